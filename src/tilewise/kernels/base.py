@@ -1,0 +1,329 @@
+"""The kernel contract: what a kernel declares before data is read, and the two steps in which it computes.
+
+Nothing here imports torch, so that declaring is quick; kernels import their mathematics inside the two steps.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tilewise.errors import DimensionError, DTypeError, KernelContractError, UnknownKernelError
+from tilewise.fields import FieldSpec, OutputSpec, compute_dtype, merged_sizes, result_dtype, union_dims
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that `prepare` needs: what it keeps as `state`, and its `peak` while it works (state included)."""
+
+    state: int = 0
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What one kernel does to given fields: declared, and refused, before any data is read.
+
+    Attributes
+    ----------
+    fields
+        The inputs by name.
+    core
+        Core dimensions of each input, in the order in which the kernel wants them as leading axes.
+    tile_dims
+        Every other dimension, in the one order in which the tile axes of all tensors follow.
+    shared
+        Inputs that have no tile dimension and go to `prepare`, once a worker; the others go to `compute`.
+    reads
+        Dtype in which each input arrives.
+    outputs
+        Dims (the kernel's own first, then all tile dimensions), sizes and dtypes of what is written.
+    """
+
+    fields: Mapping[str, FieldSpec]
+    core: Mapping[str, tuple[str, ...]]
+    tile_dims: tuple[str, ...]
+    shared: frozenset[str]
+    reads: Mapping[str, str]
+    outputs: tuple[OutputSpec, ...]
+
+    @classmethod
+    def of(
+        cls,
+        fields: Mapping[str, FieldSpec],
+        *,
+        core: Mapping[str, tuple[str, ...]],
+        outputs: Iterable[OutputSpec],
+        shared: Iterable[str] = (),
+    ) -> Signature:
+        """Signature with what follows from the rest: the tile dimensions and the dtypes that are read.
+
+        `outputs` are given with their own dimensions only; the tile dimensions are added here. The shape of an
+        own dimension that no input has is the kernel's to give.
+        """
+        sizes = merged_sizes(fields.values())
+        tile_dims = tile_dimensions(fields, core)
+        whole = tuple(sizes[dim] for dim in tile_dims)
+        return cls(
+            fields=dict(fields),
+            core=dict(core),
+            tile_dims=tile_dims,
+            shared=frozenset(shared),
+            reads={name: arrival_dtype(spec.dtype) for name, spec in fields.items()},
+            outputs=tuple(replace(out, dims=out.dims + tile_dims, shape=out.shape + whole) for out in outputs),
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size of every dimension of every input."""
+        return merged_sizes(self.fields.values())
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """Inputs that are read tile by tile."""
+        return tuple(name for name in self.fields if name not in self.shared)
+
+    def own_dims(self, output: OutputSpec) -> tuple[str, ...]:
+        """Dimensions of an output that come before its tile dimensions."""
+        return output.dims[: len(output.dims) - len(self.tile_dims)]
+
+    def with_output_dtype(self, dtype: str | None) -> Signature:
+        """The same with the floating outputs stored as `dtype`; integer outputs (status, counts) keep theirs."""
+        if dtype is None:
+            return self
+        return replace(self, outputs=tuple(_stored_as(out, dtype) for out in self.outputs))
+
+
+def _stored_as(out: OutputSpec, dtype: str) -> OutputSpec:
+    if not out.dtype.startswith(("float", "complex")):
+        return out
+    kind = "complex" if out.dtype.startswith("complex") else "float"
+    if not dtype.startswith(kind):
+        raise DTypeError(
+            f"output {out.name!r} is {out.dtype} and cannot be stored as {dtype}",
+            expected=f"a {kind} dtype",
+            do="change or leave out output.dtype",
+        )
+    return replace(out, dtype=dtype)
+
+
+def tile_dimensions(fields: Mapping[str, FieldSpec], core: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Dimensions of the inputs that are not core ones, in order of first appearance."""
+    return union_dims([dim for dim in spec.dims if dim not in core[name]] for name, spec in fields.items())
+
+
+def arrival_dtype(dtype: str) -> str:
+    """Dtype in which a field of a stored dtype reaches a kernel: floating, native, halves as float32."""
+    return compute_dtype(result_dtype([dtype]))
+
+
+class Kernel:
+    """Base of every kernel: a frozen dataclass whose fields are its parameters.
+
+    A subclass is registered by its name; it then works from Python, YAML and every scheduler without another
+    line. It declares with `declare`, and computes with `prepare` (once a worker) and `compute` (per tile).
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Mean(Kernel, name="doc_mean"):
+    ...     '''Mean of x along `dim`.'''
+    ...
+    ...     dim: str
+    ...     input_sets = (("x",),)
+    ...
+    ...     def declare(self, fields):
+    ...         x = self.check_inputs(fields)["x"]
+    ...         mean = OutputSpec("mean", (), (), result_dtype([x.dtype]))
+    ...         return Signature.of(fields, core={"x": (self.dim,)}, outputs=[mean])
+    ...
+    ...     def compute(self, state, fields, out, *, panel):
+    ...         out["mean"].copy_(fields["x"].mean(dim=0))
+    ...
+    ...     def workspace(self, signature, sizes, *, panel):
+    ...         return 8 * sizes["y"]
+    >>> signature = Mean(dim="t").declare({"x": FieldSpec("x", ("t", "y"), (5, 3), "int16")})
+    >>> signature.outputs[0].dims, signature.outputs[0].dtype
+    (('y',), 'float64')
+    """
+
+    name: ClassVar[str]
+    #: The sets of input names that the kernel accepts.
+    input_sets: ClassVar[tuple[tuple[str, ...], ...]]
+
+    _registry: ClassVar[dict[str, type[Kernel]]] = {}
+
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        """Register the class under `name`."""
+        super().__init_subclass__()
+        if name is not None:
+            cls.name = name
+            Kernel._registry[name] = cls
+
+    @staticmethod
+    def registered() -> Mapping[str, type[Kernel]]:
+        """Every kernel class that has been imported, by name."""
+        return MappingProxyType(Kernel._registry)
+
+    def check_inputs(self, fields: Mapping[str, FieldSpec]) -> Mapping[str, FieldSpec]:
+        """The fields, once their names are one of the kernel's input sets.
+
+        Raises
+        ------
+        DimensionError
+            An input is missing or unknown.
+        """
+        if not any(set(names) == set(fields) for names in self.input_sets):
+            raise DimensionError(
+                f"kernel {self.name!r} does not take these inputs",
+                got=", ".join(fields) or "none",
+                expected=" or ".join("(" + ", ".join(names) + ")" for names in self.input_sets),
+                do="give exactly these names under inputs",
+            )
+        return fields
+
+    def check_dim(self, spec: FieldSpec, dim: str, parameter: str) -> str:
+        """`dim`, once `spec` has it."""
+        if dim not in spec.dims:
+            raise DimensionError(
+                f"{spec.name} has no dimension {dim!r}",
+                got=f"dims {spec.dims}",
+                do=f"set kernel.{parameter} to one of them",
+            )
+        return dim
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        """Outputs, core and tile dimensions for these inputs; refuses what cannot be computed."""
+        raise NotImplementedError
+
+    def prepare(self, shared: Tensors) -> Any:
+        """State kept by a worker, from the inputs that have no tile dimension: nothing unless overridden.
+
+        Tensors arrive with their core axes first. What it raises on bad data is raised before anything is written.
+        """
+        return None
+
+    def compute(self, state: Any, fields: Tensors, out: Tensors, *, panel: int) -> None:
+        """Fill `out` for one tile.
+
+        Parameters
+        ----------
+        state
+            What `prepare` returned.
+        fields
+            Inputs with their core axes first, then one axis a tile dimension, of size 1 where the input lacks it:
+            strided views, never to be written to.
+        out
+            Outputs with their own axes first, then one axis a tile dimension: strided views to be filled, by
+            `copy_` or in place. Their dtype is the declared one, or what the job stores.
+        panel
+            Pixels worked on at a time: what `self.panel` said when the job was planned.
+        """
+        raise NotImplementedError
+
+    def footprint(self, signature: Signature) -> Footprint:
+        """Upper bound of the bytes that `prepare` keeps and needs."""
+        return Footprint()
+
+    def workspace(self, signature: Signature, sizes: Mapping[str, int], *, panel: int) -> int:
+        """Upper bound of the bytes of temporaries of `compute` on a tile of these sizes (core ones included)."""
+        raise NotImplementedError
+
+    def panel(self, signature: Signature) -> int:
+        """Pixels that `compute` works on at a time, a multiple of 64; it belongs to the plan."""
+        return 4096
+
+
+def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signature:
+    """What the kernel declares for these fields, once the declaration holds together.
+
+    Raises
+    ------
+    KernelContractError
+        A user's kernel declares something that no engine could run.
+    """
+    signature = kernel.declare(fields)
+    names = [out.name for out in signature.outputs]
+    if not names or len(set(names)) != len(names):
+        raise KernelContractError(
+            f"kernel {kernel.name!r} declares no outputs, or two of one name",
+            got=", ".join(names) or "none",
+            do="declare at least one output, each under its own name",
+        )
+    for out in signature.outputs:
+        _check_output(kernel, signature, out)
+    for name in signature.shared:
+        if set(signature.fields[name].dims) & set(signature.tile_dims):
+            raise KernelContractError(
+                f"kernel {kernel.name!r} shares input {name!r}, which has tile dimensions",
+                got=signature.fields[name].dims,
+                do="share only inputs without tile dimensions",
+            )
+    return signature
+
+
+def _check_output(kernel: Kernel, signature: Signature, out: OutputSpec) -> None:
+    count = len(signature.tile_dims)
+    sizes = signature.sizes
+    expected = {dim: sizes[dim] for dim in signature.tile_dims}
+    tail = dict(zip(out.dims[len(out.dims) - count :], out.shape[len(out.shape) - count :], strict=True))
+    if tail != expected or tuple(tail) != signature.tile_dims:
+        raise KernelContractError(
+            f"kernel {kernel.name!r} declares output {out.name!r} without every tile dimension",
+            got=f"{out.dims} of shape {out.shape}",
+            expected=f"own dimensions, then {expected}",
+            do="build the declaration with Signature.of",
+        )
+
+
+def kernel_class(name: str) -> type[Kernel]:
+    """The class of a kernel by its registered name, or of a user's kernel by "module:Class".
+
+    Raises
+    ------
+    UnknownKernelError
+        No such kernel; the message lists the nearest name.
+
+    >>> kernel_class("norm").__name__
+    'Norm'
+    """
+    if ":" in name:
+        return _user_kernel(name)
+    known = Kernel.registered()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    raise UnknownKernelError(
+        f"there is no kernel {name!r}",
+        expected=", ".join(sorted(known)) + ' or "module:Class"',
+        do=f"did you mean {near[0]!r}?" if near else "use one of these names",
+    )
+
+
+def _user_kernel(name: str) -> type[Kernel]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownKernelError(
+            f"kernel {name!r} cannot be imported",
+            got=error,
+            expected="module:Class of a module on the import path",
+            do="check the spelling and PYTHONPATH",
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Kernel)):
+        raise UnknownKernelError(
+            f"{name!r} is not a kernel",
+            got=type(found).__name__,
+            expected="a subclass of tilewise.Kernel",
+            do="derive it from tilewise.Kernel",
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Slow, obvious answers: numpy in extended precision, or exact arithmetic."""
