@@ -1,5 +1,74 @@
-"""Norms and linear solves over chunked arrays larger than memory."""
+"""Norms and linear solves over chunked Zarr arrays larger than memory.
+
+Names are imported when they are first used, so that importing tilewise costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from tilewise._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from tilewise.cluster import Cluster
+    from tilewise.errors import TilewiseError
+    from tilewise.fields import Status
+    from tilewise.job import Event, Job, Report, plan, run
+    from tilewise.kernels.base import Footprint, Kernel, Signature
+    from tilewise.planning import Plan
+    from tilewise.sources import Input
+    from tilewise.store import Output
+
+_HOMES = {
+    "Cluster": "cluster",
+    "Event": "job",
+    "Footprint": "kernels",
+    "Input": "sources",
+    "Job": "job",
+    "Kernel": "kernels",
+    "Output": "store",
+    "Plan": "planning",
+    "Report": "job",
+    "Signature": "kernels",
+    "Status": "fields",
+    "TilewiseError": "errors",
+    "plan": "job",
+    "run": "job",
+}
+
+__all__ = [
+    "Cluster",
+    "Event",
+    "Footprint",
+    "Input",
+    "Job",
+    "Kernel",
+    "Output",
+    "Plan",
+    "Report",
+    "Signature",
+    "Status",
+    "TilewiseError",
+    "__version__",
+    "plan",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or the class of any kernel of the package."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"tilewise.{_HOMES[name]}"), name)
+    if name[:1].isupper():
+        kernels = importlib.import_module("tilewise.kernels").Kernel.registered().values()
+        for kernel in kernels:
+            if kernel.__name__ == name and kernel.__module__.startswith("tilewise."):
+                return kernel
+    raise AttributeError(f"module 'tilewise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Public names, kernels included."""
+    kernels = importlib.import_module("tilewise.kernels").Kernel.registered().values()
+    return sorted({*__all__, *(kernel.__name__ for kernel in kernels)})

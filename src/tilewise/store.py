@@ -9,12 +9,11 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zarr
 import zarr.registry
 from zarr.core.buffer.cpu import NDBuffer
@@ -23,7 +22,6 @@ from tilewise import cf
 from tilewise.coordinates import Array, ArrayRef, Coordinate
 from tilewise.errors import (
     DimensionError,
-    DTypeError,
     OutputExistsError,
     ParameterError,
     UnsupportedStoreError,
@@ -320,31 +318,3 @@ def concrete(box: Sequence[slice], shape: Sequence[int]) -> tuple[slice, ...]:
     (slice(0, 3, None), slice(2, 5, None))
     """
     return tuple(slice(*s.indices(size)[:2]) for s, size in zip(box, shape, strict=True))
-
-
-def spill(name: str, source: Input, folder: Path) -> Input:
-    """Write in-memory data into a scratch store, so that every worker can read it tile by tile.
-
-    Raises
-    ------
-    DTypeError
-        The data is neither a numpy array nor xarray.
-    """
-    import xarray as xr
-
-    data = source.store
-    if isinstance(data, xr.Dataset):
-        data = data.to_dataarray(dim=source.stack) if source.stack else data[source.variable or name]
-    if isinstance(data, xr.DataArray):
-        data = data.rename(name).drop_encoding()
-        data.to_dataset().to_zarr(folder / f"{name}.zarr", zarr_format=3, consolidated=False, mode="w")
-        return replace(source, store=str(folder / f"{name}.zarr"), variable=name, variables=None, stack=None)
-    if not isinstance(data, np.ndarray):
-        raise DTypeError(
-            f"input {name!r} is neither a store nor an array",
-            got=type(data).__name__,
-            expected="a path, a numpy array or an xarray object",
-            do=f"give inputs.{name} one of these",
-        )
-    zarr.create_array(str(folder / f"{name}.zarr"), data=data)
-    return replace(source, store=str(folder / f"{name}.zarr"))

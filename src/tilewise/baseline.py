@@ -1,0 +1,96 @@
+"""What a worker process needs before it holds any data: measured once for a set of versions, then remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from tilewise import cf, machine
+from tilewise.errors import ClusterError
+
+log = logging.getLogger("tilewise")
+
+_MEASURE = "{imports}from tilewise.baseline import measure_baseline; print(measure_baseline())"
+_IMPORTS = {
+    "local": "import distributed, distributed.nanny, distributed.worker; ",
+    "threads": "import tilewise.config, tilewise.cli, dask.threaded; ",
+}
+
+
+def baseline(kind: str) -> int:
+    """Bytes of a worker of that kind with everything imported and one warm-up tile done.
+
+    Measured in a fresh process and kept in the user's cache directory, under the versions of every library that
+    counts and the platform.
+
+    Raises
+    ------
+    ClusterError
+        The process that measures failed.
+    """
+    key = _key(kind)
+    known = _load()
+    if key not in known:
+        log.info("measuring the memory of an idle %s worker (once for these library versions)", kind)
+        remember(kind, _measure(kind))
+        known = _load() or {key: _measure(kind)}
+    return known[key]
+
+
+def measure_baseline() -> int:
+    """Bytes of this process with everything imported and one warm-up tile done; its peak starts anew from here."""
+    from tilewise.preflight import warm_up
+
+    warm_up()
+    value = machine.resident()
+    machine.reset_peak()
+    return value
+
+
+def remember(kind: str, value: int) -> None:
+    """Keep a measured baseline; a cache that cannot be written is only slower next time."""
+    path = _path()
+    known = {**_load(), _key(kind): value}
+    part = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(known))
+        part.replace(path)
+    except OSError as error:
+        log.warning("the baseline cannot be remembered in %s: %s", path, error)
+
+
+def _measure(kind: str) -> int:
+    code = _MEASURE.format(imports=_IMPORTS.get(kind, ""))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ClusterError(
+            "the memory of an idle worker cannot be measured",
+            got=done.stderr.strip().splitlines()[-1:],
+            do="run `python -c 'import tilewise.preflight'` and mend what it says",
+        )
+    return int(done.stdout)
+
+
+def _key(kind: str) -> str:
+    facts = [kind, platform.platform(), sys.executable, sorted(cf.library_versions().items())]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _path() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(base) / "tilewise" / "baseline.json"
+
+
+def _load() -> dict[str, int]:
+    try:
+        found = json.loads(_path().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

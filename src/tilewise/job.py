@@ -1,0 +1,366 @@
+"""A job, its plan and its run: the Python door."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tilewise import cf, machine
+from tilewise.baseline import baseline, measure_baseline, remember
+from tilewise.cluster import Cluster, Device, Layout, Workers, open_workers, resolve
+from tilewise.coordinates import check_coordinates
+from tilewise.errors import ParameterError, TilewiseError
+from tilewise.fields import Status
+from tilewise.kernels import Kernel
+from tilewise.kernels.base import checked_signature
+from tilewise.memory import Workload
+from tilewise.planning import Plan, make_plan
+from tilewise.scratch import describe, spill, without_data
+from tilewise.sources import Input, Source, find
+from tilewise.store import Output, check_output, compressors, create, lay_out
+
+if TYPE_CHECKING:
+    from tilewise.program import BlockRecord, Program
+
+log = logging.getLogger("tilewise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Kernel, inputs, output and budget: everything that a run needs to know.
+
+    Attributes
+    ----------
+    kernel
+        What to compute.
+    inputs
+        An `Input` by name; a path, a numpy or an xarray object stands for `Input(store=...)`.
+    output
+        An `Output`, or a path that stands for `Output(store=...)`.
+    memory_limit
+        Budget of one worker process, in bytes or as text such as "2 GiB"; 60 % of the available memory over the
+        worker processes unless given.
+    tile
+        "auto", or cells by tile dimension; dimensions left out are negotiated.
+    cluster
+        Which workers do the tiles.
+    device
+        "cpu", "cuda", or "auto" (CUDA where there is one).
+    sidecar
+        Folder of the job's records and scratch data; beside the output unless given.
+    """
+
+    kernel: Kernel
+    inputs: Mapping[str, Input]
+    output: Output
+    memory_limit: int | str | None = None
+    tile: Literal["auto"] | Mapping[str, int] = "auto"
+    cluster: Cluster = field(default_factory=Cluster)
+    device: Device = "cpu"
+    sidecar: str | None = None
+
+    def __post_init__(self) -> None:
+        """Short forms become `Input` and `Output`; values that cannot be are refused."""
+        if not isinstance(self.kernel, Kernel):
+            raise ParameterError(
+                "the kernel of a job is not one",
+                got=type(self.kernel).__name__,
+                expected="a kernel such as tilewise.Norm(dim=...)",
+                do="mend kernel",
+            )
+        inputs = {n: v if isinstance(v, Input) else Input(store=v) for n, v in self.inputs.items()}
+        object.__setattr__(self, "inputs", inputs)
+        if not isinstance(self.output, Output):
+            object.__setattr__(self, "output", Output(store=self.output))
+        if self.memory_limit is not None:
+            machine.parse_bytes(self.memory_limit, "memory_limit")
+        if isinstance(self.tile, str) and self.tile != "auto":
+            raise ParameterError(
+                "tile is neither auto nor sizes",
+                got=repr(self.tile),
+                expected="auto, or cells by dimension",
+                do="mend tile",
+            )
+
+    @property
+    def sidecar_path(self) -> Path:
+        """Folder of the job's records and scratch data."""
+        return Path(self.sidecar or self.output.store.rstrip("/") + ".tilewise")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as JSON data, as a job file would say it; in-memory inputs are named, not stored."""
+        found = {
+            "kernel": kernel_dict(self.kernel),
+            "inputs": {name: _plain(without_data(source)) for name, source in self.inputs.items()},
+            "output": _plain(self.output),
+            "memory_limit": self.memory_limit,
+            "tile": self.tile if isinstance(self.tile, str) else dict(self.tile),
+            "cluster": _plain(self.cluster),
+            "device": self.device,
+            "sidecar": self.sidecar,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def kernel_dict(kernel: Kernel) -> dict[str, Any]:
+    """A kernel as a job file would say it: its name and its parameters."""
+    cls = type(kernel)
+    name = kernel.name if "name" in vars(cls) and kernel.name in Kernel.registered() else None
+    if name is None or not cls.__module__.startswith("tilewise."):
+        name = f"{cls.__module__}:{cls.__qualname__}"
+    assert is_dataclass(kernel)
+    return {"name": name, **{f.name: _jsonable(getattr(kernel, f.name)) for f in fields(kernel)}}
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    found = {f.name: _jsonable(getattr(value, f.name)) for f in fields(value)}
+    return {key: item for key, item in found.items() if item not in (None, {}, [])}
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    return [_jsonable(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a finished run did.
+
+    Attributes
+    ----------
+    output
+        Path of the output.
+    plan
+        The plan, with the baseline that the run measured.
+    seconds
+        Wall time of the tiles, and `startup` that of everything before the first.
+    phases
+        Seconds of reading, computing and writing, over all slots.
+    statuses
+        Pixels by status meaning, where the kernel has a status.
+    peaks
+        Largest resident bytes of each process that did tiles.
+    """
+
+    output: str
+    plan: Plan
+    tiles: int
+    seconds: float
+    startup: float
+    phases: Mapping[str, float]
+    statuses: Mapping[str, int]
+    peaks: Mapping[str, int]
+
+    @property
+    def peak(self) -> int:
+        """Largest resident bytes of any process that did tiles."""
+        return max(self.peaks.values(), default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {**asdict(replace(self, plan=None)), "peak": self.peak, "plan": self.plan.to_dict()}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress of a run: tiles done of all, and seconds since the first block was started."""
+
+    done: int
+    total: int
+    seconds: float
+    nbytes: int
+
+
+OnProgress = Callable[[Event], None]
+
+
+def plan(job: Job) -> Plan:
+    """Tile grid, bytes and peak memory of a job; no data is read and nothing is written.
+
+    Raises
+    ------
+    TilewiseError
+        The job cannot run; the message says what, got, expected and what to do.
+    """
+    layout = resolve(job.cluster, job.device)
+    sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
+    return _plan(job, _workload(job, sources), layout, baseline(layout.kind))
+
+
+def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
+    """The job once its metadata has been found to fit together."""
+    signature = checked_signature(job.kernel, {name: source.spec for name, source in sources.items()})
+    check_coordinates({name: source.coordinates.values() for name, source in sources.items()})
+    signature = signature.with_output_dtype(job.output.dtype)
+    compressors(job.output.codec)
+    ordered = {name: sources[name] for name in signature.fields}
+    targets = lay_out(job.output, signature.outputs, ordered.values(), signature.tile_dims)
+    return Workload(job.kernel, signature, ordered, targets)
+
+
+def _plan(job: Job, work: Workload, layout: Layout, base: int) -> Plan:
+    limit = memory_limit(job, layout)
+    tile = None if isinstance(job.tile, str) else job.tile
+    return make_plan(work, baseline=base, memory_limit=limit, processes=layout.processes, slots=layout.slots, tile=tile)
+
+
+def memory_limit(job: Job, layout: Layout) -> int:
+    """Budget of one worker process, in bytes."""
+    if job.memory_limit is not None:
+        return machine.parse_bytes(job.memory_limit, "memory_limit")
+    return int(machine.available_memory() * machine.DEFAULT_SHARE) // layout.processes
+
+
+def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None) -> Report:
+    """Run a job from its inputs to its output.
+
+    Everything that can be refused is refused before the output is touched: metadata, coordinates, budget, and the
+    kernel itself on one pixel.
+
+    Raises
+    ------
+    OutputExistsError
+        The output exists and `overwrite` is false.
+    TileError
+        A tile failed while running.
+    TilewiseError
+        The job cannot run; nothing has been written.
+    """
+    begin = time.perf_counter()
+    check_output(job.output, job.inputs.values(), overwrite=overwrite)
+    layout = resolve(job.cluster, job.device)
+    base = baseline(layout.kind)
+    sidecar = job.sidecar_path
+    fresh = not sidecar.exists()
+    try:
+        sources = _streamable(job, sidecar / "scratch")
+        work = _workload(job, sources)
+        first = _plan(job, work, layout, base)
+        with open_workers(layout) as workers:
+            measured = workers.call(measure_baseline)
+            remember(layout.kind, measured)
+            final = _plan(job, work, layout, measured) if measured > base else first.with_baseline(measured)
+            return _stream(_Run(job, work, final, layout, begin, progress), workers)
+    except TilewiseError:
+        if fresh and sidecar.exists() and not (sidecar / "job.json").exists():
+            shutil.rmtree(sidecar)
+        raise
+    finally:
+        shutil.rmtree(sidecar / "scratch", ignore_errors=True)
+
+
+def _streamable(job: Job, scratch: Path) -> dict[str, Source]:
+    """Every input as a source of a store; in-memory data is written down first."""
+    sources = {}
+    for name, source in job.inputs.items():
+        if source.in_memory:
+            describe(name, source)
+            scratch.mkdir(parents=True, exist_ok=True)
+            source = spill(name, source, scratch)
+        sources[name] = find(name, source)
+    return sources
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run: a job that has been planned, and when it began."""
+
+    job: Job
+    work: Workload
+    plan: Plan
+    layout: Layout
+    begin: float
+    progress: OnProgress | None
+
+
+def _stream(this: _Run, workers: Workers) -> Report:
+    """Try the kernel, write the template, do the tiles."""
+    from tilewise.engine import run_program
+    from tilewise.preflight import try_kernel
+    from tilewise.session import forget
+
+    program = _program(this)
+    try:
+        workers.call(try_kernel, program.ticket())
+        _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": this.plan.to_dict()})
+        attrs = cf.provenance(this.job.to_dict(), program.run)
+        create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
+        tally = _Tally(this)
+        run_program(program, workers, tally.add)
+    finally:
+        forget(program.run)
+    report = tally.report()
+    _write_sidecar(this.job, {"report": report.to_dict()})
+    return report
+
+
+def _program(this: _Run) -> Program:
+    from tilewise.program import Program
+
+    return Program(
+        run=uuid.uuid4().hex[:12],
+        kernel=this.job.kernel,
+        signature=this.work.signature,
+        sources=this.work.sources,
+        targets=this.work.targets,
+        grid=this.plan.grid,
+        block=this.plan.block,
+        panel=this.plan.panel,
+        device=this.layout.device,
+    )
+
+
+def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:
+    folder = job.sidecar_path
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, document in documents.items():
+        part = folder / f"{name}.json.part"
+        part.write_text(json.dumps(document, indent=2, default=str) + "\n")
+        part.replace(folder / f"{name}.json")
+
+
+class _Tally:
+    """Sums of the records as they come in; nothing that grows with the number of tiles."""
+
+    def __init__(self, this: _Run) -> None:
+        self._run = this
+        self._start = time.perf_counter()
+        self._done = 0
+        self._phases = [0.0, 0.0, 0.0]
+        self._statuses: Counter[int] = Counter()
+        self._peaks: dict[str, int] = {}
+
+    def add(self, record: BlockRecord) -> None:
+        """Take in one block, and tell whoever watches."""
+        self._peaks[record.process] = max(record.peak, self._peaks.get(record.process, 0))
+        for tile in record.tiles:
+            self._done += not tile.error
+            self._phases = [a + b for a, b in zip(self._phases, tile.seconds, strict=True)]
+            self._statuses.update(tile.statuses)
+        if self._run.progress is not None:
+            plan = self._run.plan
+            share = self._done / plan.tiles
+            nbytes = int(share * (plan.needed_bytes + plan.write_bytes))
+            self._run.progress(Event(self._done, plan.tiles, time.perf_counter() - self._start, nbytes))
+
+    def report(self) -> Report:
+        """The sums of a finished run."""
+        return Report(
+            output=self._run.job.output.store,
+            plan=self._run.plan,
+            tiles=self._done,
+            seconds=time.perf_counter() - self._start,
+            startup=self._start - self._run.begin,
+            phases=dict(zip(("read", "compute", "write"), self._phases, strict=True)),
+            statuses={Status(code).meaning: n for code, n in sorted(self._statuses.items())},
+            peaks=self._peaks,
+        )

@@ -1,0 +1,141 @@
+"""What this process and this machine have: memory, peaks, cores, and the allocator's settings."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+from pathlib import Path
+
+from tilewise.errors import ParameterError
+
+#: Freed memory beyond this goes back to the system; below it is kept, so that a tile does not fault its pages in
+#: again. 64 MiB holds the temporaries of a tile's chunks.
+TRIM_THRESHOLD = 64 << 20
+#: Largest value that glibc accepts: allocations below it are taken from the heap and reused, those above are mapped.
+MMAP_THRESHOLD = 32 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+#: Share of the available memory that a job takes unless it is told.
+DEFAULT_SHARE = 0.6
+
+
+def cores() -> int:
+    """Cores that this process may use: affinity and cgroup quota respected."""
+    from dask.system import CPU_COUNT
+
+    return int(CPU_COUNT)
+
+
+def process_name() -> str:
+    """Host and process: who did a block."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def parse_bytes(value: int | str, name: str) -> int:
+    """Bytes from a number or a text such as "1.5 GiB" or "800MB".
+
+    Raises
+    ------
+    ParameterError
+        It is neither, or not positive.
+
+    >>> parse_bytes("2 GiB", "memory_limit"), parse_bytes(1000, "memory_limit")
+    (2147483648, 1000)
+    """
+    from dask.utils import parse_bytes as dask_parse_bytes
+
+    try:
+        count = int(dask_parse_bytes(value))
+    except (ValueError, TypeError, AttributeError) as error:
+        count, reason = 0, str(error)
+    else:
+        reason = repr(value)
+    if count <= 0 or isinstance(value, bool):
+        raise ParameterError(
+            f"{name} is not a number of bytes", got=reason, expected='such as "2 GiB" or 800000000', do=f"mend {name}"
+        )
+    return count
+
+
+def available_memory() -> int:
+    """Bytes that can still be had: what the system or the cgroup has left, whichever is less."""
+    return min(_system_available(), _cgroup_available())
+
+
+def _system_available() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cgroup_available() -> int:
+    for limit_file, usage_file in _CGROUP_FILES:
+        if limit_file.exists() and usage_file.exists():
+            text = limit_file.read_text().strip()
+            if text.isdigit():
+                return max(0, int(text) - int(usage_file.read_text()))
+    return sys.maxsize
+
+
+_CGROUP_FILES = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now."""
+    return _status("VmRSS:") or peak()
+
+
+def peak() -> int:
+    """Largest resident size of this process so far, or since `reset_peak`."""
+    found = _status("VmHWM:")
+    if found:
+        return found
+    import resource
+
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def reset_peak() -> bool:
+    """Start the peak of this process anew; whether the platform could."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(key: str) -> int:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    for line in status.read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def set_allocator() -> bool:
+    """Give glibc's allocator thresholds that suit tiles; whether there is such an allocator.
+
+    Workers of dask.distributed start with a trim threshold of 64 KiB, which returns every freed chunk to the
+    system and faults its pages in again with the next one.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = ((_M_MMAP_THRESHOLD, MMAP_THRESHOLD), (_M_TRIM_THRESHOLD, TRIM_THRESHOLD), (_M_ARENA_MAX, 2))
+    accepted = [mallopt(parameter, value) for parameter, value in settings]
+    return all(accepted)

@@ -1,0 +1,154 @@
+"""Bytes of a worker process, predicted line by line from specs and chunks alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewise.fields import itemsize
+from tilewise.kernels.base import Kernel, Signature
+from tilewise.machine import TRIM_THRESHOLD
+from tilewise.sources import Source
+from tilewise.store import Target
+
+#: Chunks that zarr reads, decodes or encodes at a time within one slot; the worker set-up sets zarr to it.
+CONCURRENCY = 2
+#: Bytes that the allocator may keep of what was freed: the trim threshold that the worker set-up gives it.
+ALLOCATOR_KEEPS = TRIM_THRESHOLD
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Predicted bytes of one worker process, line by line; `peak` is their sum.
+
+    Attributes
+    ----------
+    baseline
+        A worker with everything imported and one warm-up tile done.
+    shared
+        Inputs without tile dimensions, and the larger of the kernel's state and the peak of preparing it.
+    boxes, outputs
+        Buffers of one slot: input boxes as the kernel reads them, and outputs.
+    transient
+        The largest of decoding an input, the kernel's workspace, and encoding an output, of one slot.
+    slots
+        Tiles in work at a time within the process.
+    allocator
+        What the allocator keeps of freed memory.
+    """
+
+    baseline: int
+    shared: int
+    boxes: int
+    outputs: int
+    transient: int
+    slots: int
+    allocator: int = ALLOCATOR_KEEPS
+
+    @property
+    def per_slot(self) -> int:
+        """Bytes that every slot needs."""
+        return self.boxes + self.outputs + self.transient
+
+    @property
+    def peak(self) -> int:
+        """Predicted peak of the process."""
+        return self.baseline + self.shared + self.slots * self.per_slot + self.allocator
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be planned: a kernel's signature with the inputs found and the outputs laid out for it."""
+
+    kernel: Kernel
+    signature: Signature
+    sources: Mapping[str, Source]
+    targets: tuple[Target, ...]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Cells along each tile dimension."""
+        sizes = self.signature.sizes
+        return tuple(sizes[dim] for dim in self.signature.tile_dims)
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """Smallest tile: whole write units of every output along every tile dimension."""
+        axes = [dict(zip(t.spec.dims, t.unit, strict=True)) for t in self.targets]
+        return tuple(
+            min(math.lcm(*(axis[dim] for axis in axes)), size)
+            for dim, size in zip(self.signature.tile_dims, self.size, strict=True)
+        )
+
+    @property
+    def aligned(self) -> tuple[int, ...]:
+        """Smallest tile that is also whole chunks of the largest input that is chunked along the dimension."""
+        streamed = sorted((self.sources[n] for n in self.signature.streamed), key=lambda s: s.spec.nbytes, reverse=True)
+        shape = []
+        for dim, unit, size in zip(self.signature.tile_dims, self.unit, self.size, strict=True):
+            chunk = next(
+                (dict(zip(s.spec.dims, s.chunks, strict=True))[dim] for s in streamed if dim in s.spec.dims), 1
+            )
+            shape.append(min(math.lcm(unit, chunk), size))
+        return tuple(shape)
+
+    def memory(self, tile: Sequence[int], *, baseline: int, slots: int, panel: int) -> Memory:
+        """Predicted bytes of a worker process for tiles of this shape."""
+        signature = self.signature
+        sizes = {**signature.sizes, **dict(zip(signature.tile_dims, tile, strict=True))}
+        boxes = {n: _box_nbytes(signature.fields[n].dims, sizes, signature.reads[n]) for n in signature.streamed}
+        footprint = self.kernel.footprint(signature)
+        shared = sum(_box_nbytes(signature.fields[n].dims, sizes, signature.reads[n]) for n in signature.shared)
+        decode_shared = max((_decode_nbytes(self.sources[n], None) for n in signature.shared), default=0)
+        return Memory(
+            baseline=baseline,
+            shared=shared + max(footprint.state, footprint.peak, decode_shared),
+            boxes=sum(boxes.values()),
+            outputs=sum(_box_nbytes(t.spec.dims, {**t.spec.sizes, **sizes}, t.spec.dtype) for t in self.targets),
+            transient=max(
+                max((_decode_nbytes(self.sources[n], sizes) for n in boxes), default=0),
+                self.kernel.workspace(signature, sizes, panel=panel),
+                max(_encode_nbytes(t) for t in self.targets),
+            ),
+            slots=slots,
+        )
+
+
+def _box_nbytes(dims: Sequence[str], sizes: Mapping[str, int], dtype: str) -> int:
+    return math.prod(sizes[dim] for dim in dims) * itemsize(dtype)
+
+
+def _decode_nbytes(source: Source, sizes: Mapping[str, int] | None) -> int:
+    """Bytes that zarr needs beside the buffer it reads into: what is in flight, compressed and decoded.
+
+    A codec never makes a chunk noticeably larger, so that the compressed bytes are bounded by the decoded ones.
+    Of a shard zarr holds the compressed bytes and the decoded part that is wanted, at most the shard.
+    """
+    flight = CONCURRENCY * 2 * source.chunk_nbytes
+    if source.shard is None:
+        whole = source.spec.nbytes
+        return min(flight, 2 * max(whole, source.chunk_nbytes))
+    wanted = source.shard_nbytes
+    if sizes is not None:
+        part = [min(sizes[dim], n) for dim, n in zip(source.spec.dims, source.shard, strict=True)]
+        wanted = math.prod(part) * itemsize(source.spec.dtype)
+    return CONCURRENCY * (source.shard_nbytes + wanted) + flight
+
+
+def _encode_nbytes(target: Target) -> int:
+    """Bytes that zarr needs to write one write unit: contiguous copies, compressed bytes, and a shard put together."""
+    if target.shards is None:
+        return 3 * target.unit_nbytes
+    return 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes
+
+
+def megabytes(count: int) -> str:
+    """Bytes as a person reads them, rounded up.
+
+    >>> megabytes(3 << 20), megabytes(5_000_000_000)
+    ('3 MiB', '4.7 GiB')
+    """
+    if count < 1 << 30:
+        return f"{-(-count >> 20)} MiB"
+    return f"{-(-count * 10 >> 30) / 10:.1f} GiB"

@@ -1,0 +1,302 @@
+"""From specs, chunks and a budget to a grid of tiles and a promised peak: integer arithmetic on metadata.
+
+Nothing here reads data, and nothing grows with the number of tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tilewise.errors import BudgetError, DimensionError
+from tilewise.fields import TileGrid, itemsize
+from tilewise.kernels.base import Signature
+from tilewise.memory import Memory, Workload, megabytes
+
+#: Above this working set a larger tile is no faster: the cost of a tile is already a small part of its time.
+TARGET_BYTES = 256 << 20
+#: Tiles a slot should have, so that the last one to finish leaves the others waiting for little.
+TILES_PER_SLOT = 8
+#: A block is at most about so many seconds of work, at a rate that a slow disk or a heavy kernel still reaches.
+BLOCK_SECONDS = 2.0
+BLOCK_RATE = 200e6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tile grid, bytes and memory of a job: known, and promised, before anything runs.
+
+    Attributes
+    ----------
+    grid
+        The tiles.
+    unit
+        Cells of the smallest tile along each tile dimension: whole write units of every output.
+    block
+        Tiles that one task does.
+    panel
+        Pixels that the kernel works on at a time.
+    memory
+        Predicted peak of one worker process.
+    memory_limit
+        The budget of one worker process, in bytes.
+    processes, slots
+        Worker processes, and tiles in work at a time within each.
+    read_bytes, needed_bytes
+        Bytes decoded from the inputs by the whole run, and bytes of the inputs.
+    write_bytes
+        Bytes of the outputs.
+    """
+
+    grid: TileGrid
+    unit: tuple[int, ...]
+    block: int
+    panel: int
+    memory: Memory
+    memory_limit: int
+    processes: int
+    slots: int
+    read_bytes: int
+    needed_bytes: int
+    write_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return math.prod(self.grid.shape)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks, one task each."""
+        return -(-self.tiles // self.block)
+
+    @property
+    def read_amplification(self) -> float:
+        """Bytes decoded for each byte needed: 1 where tiles are whole input chunks."""
+        return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
+
+    def with_baseline(self, baseline: int) -> Plan:
+        """The same plan on a process that was measured to need `baseline` bytes to begin with."""
+        return replace(self, memory=replace(self.memory, baseline=baseline))
+
+    def check_budget(self) -> None:
+        """Refuse a plan that does not fit its budget.
+
+        Raises
+        ------
+        BudgetError
+            The message names the tile, the bytes and the budget that would do.
+        """
+        if self.memory.peak > self.memory_limit:
+            _refuse(self.grid, self.memory, self.memory_limit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON data."""
+        grid = self.grid
+        return {
+            "tile_dims": list(grid.dims),
+            "grid": list(grid.shape),
+            "tile": dict(zip(grid.dims, grid.tile_shape, strict=True)),
+            "unit": dict(zip(grid.dims, self.unit, strict=True)),
+            "tiles": self.tiles,
+            "block": self.block,
+            "blocks": self.blocks,
+            "panel": self.panel,
+            "processes": self.processes,
+            "slots": self.slots,
+            "memory_limit": self.memory_limit,
+            "memory": {**asdict(self.memory), "peak": self.memory.peak},
+            "read_bytes": self.read_bytes,
+            "needed_bytes": self.needed_bytes,
+            "read_amplification": self.read_amplification,
+            "write_bytes": self.write_bytes,
+        }
+
+
+def make_plan(
+    work: Workload,
+    *,
+    baseline: int,
+    memory_limit: int,
+    processes: int,
+    slots: int,
+    tile: Mapping[str, int] | None = None,
+) -> Plan:
+    """Negotiate the tile between write units, input chunks and budget.
+
+    Parameters
+    ----------
+    baseline
+        Bytes of a worker with everything imported and one warm-up tile done.
+    memory_limit
+        Budget of one worker process, in bytes.
+    processes, slots
+        Worker processes, and tiles in work at a time within each.
+    tile
+        Cells by tile dimension; dimensions left out are negotiated.
+
+    Raises
+    ------
+    BudgetError
+        Not even the smallest tile fits.
+    DimensionError
+        A tile that is asked for is not whole write units, or an input is empty.
+    """
+    refuse_empty(work.signature)
+    panel = work.kernel.panel(work.signature)
+
+    def memory(shape: Sequence[int]) -> Memory:
+        return work.memory(shape, baseline=baseline, slots=slots, panel=panel)
+
+    fixed = _fixed_tile(work, tile or {})
+    shape = _negotiate(work, fixed, memory, memory_limit, processes * slots)
+    grid = TileGrid(work.signature.tile_dims, work.size, shape)
+    needed = memory(shape)
+    if needed.peak > memory_limit:
+        _refuse(grid, needed, memory_limit)
+    read, wanted = _read_bytes(work, grid)
+    written = sum(t.spec.nbytes for t in work.targets)
+    return Plan(
+        grid=grid,
+        unit=work.unit,
+        block=_block(grid, (read + written), processes * slots),
+        panel=panel,
+        memory=needed,
+        memory_limit=memory_limit,
+        processes=processes,
+        slots=slots,
+        read_bytes=read,
+        needed_bytes=wanted,
+        write_bytes=written,
+    )
+
+
+def refuse_empty(signature: Signature) -> None:
+    """Refuse inputs without cells: there is nothing to stream."""
+    for name, spec in signature.fields.items():
+        for dim, size in spec.sizes.items():
+            if size == 0:
+                raise DimensionError(
+                    f"dimension {dim!r} of input {name!r} is empty",
+                    got=f"shape {spec.shape}",
+                    expected="at least one cell along every dimension",
+                    do="check the store, or the selection that made it",
+                )
+
+
+def _fixed_tile(work: Workload, tile: Mapping[str, int]) -> dict[str, int]:
+    dims = work.signature.tile_dims
+    for dim in tile:
+        if dim not in dims:
+            raise DimensionError(
+                f"tile names {dim!r}, which is no tile dimension", expected="one of " + ", ".join(dims), do="mend tile"
+            )
+    fixed = {}
+    for dim, unit, size in zip(dims, work.unit, work.size, strict=True):
+        if dim not in tile:
+            continue
+        wanted = min(tile[dim], size)
+        if wanted < 1 or (wanted % unit and wanted != size):
+            raise DimensionError(
+                f"the tile along {dim!r} is not a whole number of write units, so two tiles would share one",
+                got=tile[dim],
+                expected=f"a multiple of {unit}",
+                do=f"set tile.{dim} to {max(1, wanted // unit) * unit}, or output.chunks.{dim} to {tile[dim]}",
+            )
+        fixed[dim] = wanted
+    return fixed
+
+
+def _negotiate(
+    work: Workload,
+    fixed: Mapping[str, int],
+    memory: Callable[[Sequence[int]], Memory],
+    limit: int,
+    slots: int,
+) -> tuple[int, ...]:
+    """Smallest tile first, then whole input chunks, then larger while it pays; the last dimension grows first."""
+    dims = work.signature.tile_dims
+    shape = [fixed.get(dim, unit) for dim, unit in zip(dims, work.unit, strict=True)]
+
+    def fits(candidate: Sequence[int]) -> bool:
+        return memory(candidate).peak <= limit
+
+    def pays(candidate: Sequence[int]) -> bool:
+        tiles = math.prod(-(-n // t) for n, t in zip(work.size, candidate, strict=True))
+        return fits(candidate) and memory(candidate).per_slot <= TARGET_BYTES and tiles >= TILES_PER_SLOT * slots
+
+    free = [axis for axis in reversed(range(len(dims))) if dims[axis] not in fixed]
+    for axis in free:
+        candidate = [*shape[:axis], work.aligned[axis], *shape[axis + 1 :]]
+        if fits(candidate):
+            shape = candidate
+    for axis in free:
+        shape = _grow(shape, axis, work.size[axis], pays)
+    return tuple(shape)
+
+
+def _grow(shape: list[int], axis: int, size: int, good: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Largest multiple of `shape[axis]` that is good, found by bisection: memory only grows with the tile."""
+
+    def at(multiple: int) -> list[int]:
+        return [*shape[:axis], min(shape[axis] * multiple, size), *shape[axis + 1 :]]
+
+    low, high = 1, -(-size // shape[axis])
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if good(at(middle)) else (low, middle - 1)
+    return at(low)
+
+
+def _read_bytes(work: Workload, grid: TileGrid) -> tuple[int, int]:
+    """Bytes decoded by the whole run, and bytes of the inputs: chunks cut by tile edges are decoded again."""
+    read = wanted = 0
+    for name, source in work.sources.items():
+        spec = source.spec
+        wanted += spec.nbytes
+        if name in work.signature.shared:
+            read += spec.nbytes
+            continue
+        tile = dict(zip(grid.dims, grid.tile_shape, strict=True))
+        cells = itemsize(spec.dtype)
+        for dim, size, chunk in zip(spec.dims, spec.shape, source.chunks, strict=True):
+            cells *= _touches(size, chunk, tile.get(dim, size)) * chunk
+        for dim, count in zip(grid.dims, grid.shape, strict=True):
+            cells *= 1 if dim in spec.dims else count
+        read += cells
+    return read, wanted
+
+
+def _touches(size: int, chunk: int, tile: int) -> int:
+    """Pairs of a tile and a chunk that meet along one dimension.
+
+    Every chunk meets one tile, and one more for each tile edge inside it.
+
+    >>> _touches(100, 10, 20), _touches(100, 10, 15), _touches(100, 100, 10)
+    (10, 13, 10)
+    """
+    inner = -(-size // tile) - 1
+    on_chunk_edges = inner // (chunk // math.gcd(chunk, tile))
+    return -(-size // chunk) + inner - on_chunk_edges
+
+
+def _block(grid: TileGrid, nbytes: int, slots: int) -> int:
+    """Tiles a task: at most about BLOCK_SECONDS of work, and still several blocks for every slot."""
+    tiles = math.prod(grid.shape)
+    seconds = nbytes / tiles / BLOCK_RATE
+    by_time = int(BLOCK_SECONDS / seconds) if seconds else tiles
+    return max(1, min(by_time, tiles // (slots * TILES_PER_SLOT), 4096))
+
+
+def _refuse(grid: TileGrid, memory: Memory, limit: int) -> None:
+    tile = ", ".join(f"{dim}={n}" for dim, n in zip(grid.dims, grid.tile_shape, strict=True))
+    raise BudgetError(
+        f"a tile of {tile or 'one cell'} does not fit the memory budget",
+        got=f"memory_limit {megabytes(limit)}",
+        expected=f"{megabytes(memory.peak)}: {megabytes(memory.baseline)} to begin with, "
+        f"{megabytes(memory.shared)} for shared inputs, {memory.slots} x {megabytes(memory.per_slot)} for tiles, "
+        f"{megabytes(memory.allocator)} kept by the allocator",
+        do=f"set memory_limit to at least {megabytes(memory.peak)}, or make output.chunks (and output.shards) smaller",
+    )

@@ -1,0 +1,60 @@
+"""What a task carries, and what it brings back: names, integers and seconds, no data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import cloudpickle
+
+from tilewise.fields import TileGrid
+from tilewise.kernels.base import Kernel, Signature
+from tilewise.sources import Source
+from tilewise.store import Target
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a worker needs to do any tile of a run: names and integers, no data."""
+
+    run: str
+    kernel: Kernel
+    signature: Signature
+    sources: Mapping[str, Source]
+    targets: tuple[Target, ...]
+    grid: TileGrid
+    block: int
+    panel: int
+    device: str = "cpu"
+
+    def ticket(self) -> Ticket:
+        """The program as a task carries it: pickled once, kernels of the user's script by value."""
+        return Ticket(self.run, cloudpickle.dumps(self))
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A program by name, with its bytes for a process that does not know it yet."""
+
+    run: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class TileRecord:
+    """What became of one tile: seconds by phase, pixels by status code, or the error."""
+
+    number: int
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    error: str = ""
+    details: str = ""
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """What became of one block, and how much memory its process has needed so far."""
+
+    tiles: tuple[TileRecord, ...]
+    process: str
+    peak: int

@@ -1,0 +1,143 @@
+"""What one worker process keeps open for one run, and the computation of one tile.
+
+Each process opens what a program names once and keeps it under the run's name: the one process-wide state of
+tilewise.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewise.coordinates import Array
+from tilewise.fields import FieldSpec, Tile
+from tilewise.kernels.base import Kernel, Signature
+from tilewise.linalg.layout import arrange, one_thread
+from tilewise.program import Program, Ticket
+from tilewise.store import concrete, open_target, read_box, write_box
+
+
+class Session:
+    """What one process keeps open for one run: arrays, the kernel's state, and buffers for each slot."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.inputs = {n: [ref.open() for ref in s.arrays] for n, s in program.sources.items()}
+        self._outputs: dict[str, Any] = {}
+        self._slot = threading.local()
+        self.state = self._prepare()
+
+    def _prepare(self) -> Any:
+        program = self.program
+        tensors = {}
+        for name in program.signature.shared:
+            spec = program.signature.fields[name]
+            box = np.empty(spec.shape, dtype=program.signature.reads[name])
+            self._read(name, tuple(slice(0, n) for n in spec.shape), box)
+            tensor = torch.from_numpy(box).to(program.device)
+            tensors[name] = arrange(tensor, spec.dims, program.signature.core[name], ())
+        with torch.inference_mode(), one_thread():
+            return program.kernel.prepare(tensors)
+
+    def _read(self, name: str, box: tuple[slice, ...], out: Array) -> None:
+        read_box(self.inputs[name], self.program.sources[name].stacked, box, out)
+
+    def read(self, tile: Tile) -> dict[str, Array]:
+        """Boxes of the streamed inputs, in buffers that the next tile of this slot takes over."""
+        signature = self.program.signature
+        boxes = {}
+        for name in signature.streamed:
+            spec = signature.fields[name]
+            box = concrete(tile.slices(spec.dims), spec.shape)
+            boxes[name] = self._buffer(name, spec, signature.reads[name], box)
+            self._read(name, box, boxes[name])
+        return boxes
+
+    def outputs(self, tile: Tile) -> dict[str, Array]:
+        """Buffers of the outputs of a tile."""
+        found = {}
+        for target in self.program.targets:
+            box = concrete(tile.slices(target.spec.dims), target.spec.shape)
+            found[target.spec.name] = self._buffer(target.spec.name, target.spec, target.spec.dtype, box)
+        return found
+
+    def _buffer(self, name: str, spec: FieldSpec, dtype: str, box: tuple[slice, ...]) -> Array:
+        """A contiguous array of the box's shape, cut from a buffer of a whole tile: memory is faulted in once."""
+        buffers = self._slot.__dict__
+        if name not in buffers:
+            grid = self.program.grid
+            whole = {**spec.sizes, **dict(zip(grid.dims, grid.tile_shape, strict=True))}
+            buffers[name] = np.empty(math.prod(whole[dim] for dim in spec.dims), dtype=dtype)
+        shape = [s.stop - s.start for s in box]
+        flat: Array = buffers[name][: math.prod(shape)]
+        return flat.reshape(shape)
+
+    def write(self, tile: Tile, values: Mapping[str, Array]) -> None:
+        """Write the outputs of a tile, each to its own write units."""
+        for target in self.program.targets:
+            name = target.spec.name
+            if name not in self._outputs:
+                self._outputs[name] = open_target(target.array)
+            write_box(self._outputs[name], concrete(tile.slices(target.spec.dims), target.spec.shape), values[name])
+
+
+_SESSIONS: dict[str, Session] = {}
+_SESSIONS_LOCK = threading.Lock()
+
+
+def open_session(ticket: Ticket) -> Session:
+    """The session of a run in this process, opened at its first task here."""
+    with _SESSIONS_LOCK:
+        if ticket.run not in _SESSIONS:
+            _SESSIONS[ticket.run] = Session(pickle.loads(ticket.payload))
+        return _SESSIONS[ticket.run]
+
+
+def forget(run: str) -> None:
+    """Close what this process keeps open for a run."""
+    with _SESSIONS_LOCK:
+        _SESSIONS.pop(run, None)
+
+
+def compute_tile(
+    kernel: Kernel,
+    signature: Signature,
+    state: Any,
+    boxes: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+    *,
+    panel: int,
+    device: str = "cpu",
+) -> None:
+    """Compute one tile of in-memory arrays into preallocated outputs.
+
+    Parameters
+    ----------
+    boxes
+        Streamed inputs by name, with the dims that the signature gives them and the dtype that it reads.
+    outputs
+        Outputs by name, with the dims that the signature gives them; every cell is overwritten.
+    """
+    specs = {out.name: out for out in signature.outputs}
+    with torch.inference_mode(), one_thread():
+        fields = {
+            name: arrange(
+                torch.from_numpy(box).to(device), signature.fields[name].dims, signature.core[name], signature.tile_dims
+            )
+            for name, box in boxes.items()
+        }
+        host = {name: torch.from_numpy(array) for name, array in outputs.items()}
+        out = host if device == "cpu" else {name: torch.empty_like(t, device=device) for name, t in host.items()}
+        views = {
+            n: arrange(t, specs[n].dims, signature.own_dims(specs[n]), signature.tile_dims) for n, t in out.items()
+        }
+        kernel.compute(state, fields, views, panel=panel)
+        for name, tensor in host.items():
+            if tensor is not out[name]:
+                tensor.copy_(out[name])
