@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -19,7 +20,8 @@ log = logging.getLogger("tilewise")
 _MEASURE = "{imports}from tilewise.baseline import measure_baseline; print(measure_baseline())"
 _IMPORTS = {
     "local": "import distributed, distributed.nanny, distributed.worker; ",
-    "threads": "import tilewise.config, tilewise.cli, dask.threaded; ",
+    "processes": "import dask.multiprocessing; ",
+    "threads": "import dask.threaded; ",
 }
 
 
@@ -45,6 +47,7 @@ def baseline(kind: str) -> int:
 
 def measure_baseline() -> int:
     """Bytes of this process with everything imported and one warm-up tile done; its peak starts anew from here."""
+    importlib.import_module("tilewise.engine")
     from tilewise.preflight import warm_up
 
     warm_up()

@@ -190,7 +190,7 @@ class _DistributedWorkers(Workers):
         from distributed import as_completed, futures_of
 
         source = iter(windows)
-        running = as_completed([])
+        running = as_completed([], loop=self._client.loop)
         left = self._submit(source, running, futures_of)
         more = left > 0
         for future in running:
@@ -281,7 +281,7 @@ def _open_local(layout: Layout) -> Iterator[Workers]:
                     threads_per_worker=layout.slots,
                     processes=True,
                     memory_limit=None,
-                    dashboard_address=None,
+                    dashboard_address=":0",
                     silence_logs=logging.ERROR,
                 )
             )

@@ -12,8 +12,8 @@ import zarr.storage
 
 from tilewise.coordinates import Array
 from tilewise.errors import KernelContractError
-from tilewise.fields import FieldSpec, Tile
-from tilewise.kernels import kernel_class
+from tilewise.fields import Tile
+from tilewise.linalg.layout import one_thread
 from tilewise.program import Program, Ticket
 from tilewise.session import Session, compute_tile, open_session
 from tilewise.store import read_box, write_box
@@ -31,18 +31,19 @@ def try_kernel(ticket: Ticket) -> None:
 
 
 def warm_up() -> None:
-    """Run one small tile through a store in memory and back, so that everything a tile needs is loaded."""
-    store = zarr.create_group(zarr.storage.MemoryStore())
-    array = store.create_array("x", shape=(4, 64, 64), dtype="float32", chunks=(4, 64, 64))
-    write_box(array, tuple(slice(0, n) for n in array.shape), np.ones(array.shape, dtype="float32"))
-    box = np.empty(array.shape, dtype="float32")
-    read_box([array], False, tuple(slice(0, n) for n in array.shape), box)
-    design = torch.eye(4, 2, dtype=torch.float64)
-    torch.linalg.svd(design, full_matrices=False)
-    kernel = kernel_class("norm")(**{"dim": "x"})
-    signature = kernel.declare({"x": FieldSpec("x", ("x", "a", "b"), array.shape, "float32")})
-    out = {"norm": np.empty(array.shape[1:], dtype="float32")}
-    compute_tile(kernel, signature, None, {"x": box}, out, panel=kernel.panel(signature))
+    """Do one small tile by hand, so that whatever a tile needs is loaded: a store, codecs, BLAS and LAPACK."""
+    group = zarr.create_group(zarr.storage.MemoryStore())
+    array = group.create_array("x", shape=(16, 64, 64), dtype="float32", chunks=(16, 64, 64))
+    whole = tuple(slice(0, n) for n in array.shape)
+    box = np.ones(array.shape, dtype="float32")
+    with torch.inference_mode(), one_thread():
+        for dtype in (torch.float32, torch.float64):
+            design = torch.eye(16, 8, dtype=dtype)
+            factor, _, _ = torch.linalg.svd(design, full_matrices=False)
+            pixels = torch.from_numpy(box).reshape(16, -1).to(dtype)
+            torch.mul(factor.T @ pixels, 2.0).sqrt_()
+    write_box(array, whole, box)
+    read_box([array], False, whole, box)
 
 
 def _try_one_pixel(session: Session) -> None:

@@ -230,6 +230,10 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
             if coordinate.name not in written:
                 _copy_coordinate(group, coordinate)
                 written.add(coordinate.name)
+    with warnings.catch_warnings():
+        # zarr says that other readers may not know consolidated metadata; they may ignore it, and xarray looks for it.
+        warnings.simplefilter("ignore", zarr.errors.ZarrUserWarning)
+        zarr.consolidate_metadata(output.store)
 
 
 def _create_array(group: zarr.Group, output: Output, target: Target, coordinates: Sequence[Coordinate]) -> None:
