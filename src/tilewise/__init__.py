@@ -14,22 +14,23 @@ if TYPE_CHECKING:
     from tilewise.cluster import Cluster
     from tilewise.errors import TilewiseError
     from tilewise.fields import Status
-    from tilewise.job import Event, Job, Report, plan, run
+    from tilewise.job import Job, plan, run
     from tilewise.kernels.base import Footprint, Kernel, Signature
+    from tilewise.outcome import Event, Report
     from tilewise.planning import Plan
     from tilewise.sources import Input
     from tilewise.store import Output
 
 _HOMES = {
     "Cluster": "cluster",
-    "Event": "job",
+    "Event": "outcome",
     "Footprint": "kernels",
     "Input": "sources",
     "Job": "job",
     "Kernel": "kernels",
     "Output": "store",
     "Plan": "planning",
-    "Report": "job",
+    "Report": "outcome",
     "Signature": "kernels",
     "Status": "fields",
     "TilewiseError": "errors",

@@ -23,7 +23,7 @@ from tilewise.program import BlockRecord, Program, Ticket, TileRecord
 from tilewise.session import Session, compute_tile, open_session
 
 if TYPE_CHECKING:
-    from tilewise.cluster import OnResult, Workers
+    from tilewise.workers import OnResult, Workers
 
 #: Blocks in one window: enough that the wait for its last block is a small part of it, and a bounded graph.
 WINDOW = 256

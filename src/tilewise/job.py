@@ -7,28 +7,28 @@ import logging
 import shutil
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilewise import cf, machine
 from tilewise.baseline import baseline, measure_baseline, remember
-from tilewise.cluster import Cluster, Device, Layout, Workers, open_workers, resolve
+from tilewise.cluster import Cluster, Device, Layout, resolve
 from tilewise.coordinates import check_coordinates
-from tilewise.errors import ParameterError, TilewiseError
-from tilewise.fields import Status
+from tilewise.errors import ParameterError
 from tilewise.kernels import Kernel
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import Workload
+from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.planning import Plan, make_plan
 from tilewise.scratch import describe, spill, without_data
 from tilewise.sources import Input, Source, find
 from tilewise.store import Output, check_output, compressors, create, lay_out
+from tilewise.workers import Workers, open_workers
 
 if TYPE_CHECKING:
-    from tilewise.program import BlockRecord, Program
+    from tilewise.program import Program
 
 log = logging.getLogger("tilewise")
 
@@ -131,58 +131,6 @@ def _jsonable(value: Any) -> Any:
     return [_jsonable(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a finished run did.
-
-    Attributes
-    ----------
-    output
-        Path of the output.
-    plan
-        The plan, with the baseline that the run measured.
-    seconds
-        Wall time of the tiles, and `startup` that of everything before the first.
-    phases
-        Seconds of reading, computing and writing, over all slots.
-    statuses
-        Pixels by status meaning, where the kernel has a status.
-    peaks
-        Largest resident bytes of each process that did tiles.
-    """
-
-    output: str
-    plan: Plan
-    tiles: int
-    seconds: float
-    startup: float
-    phases: Mapping[str, float]
-    statuses: Mapping[str, int]
-    peaks: Mapping[str, int]
-
-    @property
-    def peak(self) -> int:
-        """Largest resident bytes of any process that did tiles."""
-        return max(self.peaks.values(), default=0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON data."""
-        return {**asdict(replace(self, plan=None)), "peak": self.peak, "plan": self.plan.to_dict()}  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Event:
-    """Progress of a run: tiles done of all, and seconds since the first block was started."""
-
-    done: int
-    total: int
-    seconds: float
-    nbytes: int
-
-
-OnProgress = Callable[[Event], None]
-
-
 def plan(job: Job) -> Plan:
     """Tile grid, bytes and peak memory of a job; no data is read and nothing is written.
 
@@ -240,7 +188,6 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
     layout = resolve(job.cluster, job.device)
     base = baseline(layout.kind)
     sidecar = job.sidecar_path
-    fresh = not sidecar.exists()
     try:
         sources = _streamable(job, sidecar / "scratch")
         work = _workload(job, sources)
@@ -250,12 +197,16 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
             remember(layout.kind, measured)
             final = _plan(job, work, layout, measured) if measured > base else first.with_baseline(measured)
             return _stream(_Run(job, work, final, layout, begin, progress), workers)
-    except TilewiseError:
-        if fresh and sidecar.exists() and not (sidecar / "job.json").exists():
-            shutil.rmtree(sidecar)
-        raise
     finally:
-        shutil.rmtree(sidecar / "scratch", ignore_errors=True)
+        _clean(sidecar)
+
+
+def _clean(sidecar: Path) -> None:
+    """Remove the scratch data of a run, and its sidecar where it was refused before anything else was in it."""
+    if (sidecar / "scratch").exists():
+        shutil.rmtree(sidecar / "scratch")
+    if sidecar.exists() and not any(sidecar.iterdir()):
+        sidecar.rmdir()
 
 
 def _streamable(job: Job, scratch: Path) -> dict[str, Source]:
@@ -294,7 +245,7 @@ def _stream(this: _Run, workers: Workers) -> Report:
         _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": this.plan.to_dict()})
         attrs = cf.provenance(this.job.to_dict(), program.run)
         create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
-        tally = _Tally(this)
+        tally = Tally(this.plan, this.job.output.store, this.begin, this.progress)
         run_program(program, workers, tally.add)
     finally:
         forget(program.run)
@@ -306,6 +257,7 @@ def _stream(this: _Run, workers: Workers) -> Report:
 def _program(this: _Run) -> Program:
     from tilewise.program import Program
 
+    memory = this.plan.memory
     return Program(
         run=uuid.uuid4().hex[:12],
         kernel=this.job.kernel,
@@ -316,6 +268,7 @@ def _program(this: _Run) -> Program:
         block=this.plan.block,
         panel=this.plan.panel,
         device=this.layout.device,
+        device_bytes=memory.shared + memory.slots * memory.per_slot if this.layout.device == "cuda" else 0,
     )
 
 
@@ -326,41 +279,3 @@ def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:
         part = folder / f"{name}.json.part"
         part.write_text(json.dumps(document, indent=2, default=str) + "\n")
         part.replace(folder / f"{name}.json")
-
-
-class _Tally:
-    """Sums of the records as they come in; nothing that grows with the number of tiles."""
-
-    def __init__(self, this: _Run) -> None:
-        self._run = this
-        self._start = time.perf_counter()
-        self._done = 0
-        self._phases = [0.0, 0.0, 0.0]
-        self._statuses: Counter[int] = Counter()
-        self._peaks: dict[str, int] = {}
-
-    def add(self, record: BlockRecord) -> None:
-        """Take in one block, and tell whoever watches."""
-        self._peaks[record.process] = max(record.peak, self._peaks.get(record.process, 0))
-        for tile in record.tiles:
-            self._done += not tile.error
-            self._phases = [a + b for a, b in zip(self._phases, tile.seconds, strict=True)]
-            self._statuses.update(tile.statuses)
-        if self._run.progress is not None:
-            plan = self._run.plan
-            share = self._done / plan.tiles
-            nbytes = int(share * (plan.needed_bytes + plan.write_bytes))
-            self._run.progress(Event(self._done, plan.tiles, time.perf_counter() - self._start, nbytes))
-
-    def report(self) -> Report:
-        """The sums of a finished run."""
-        return Report(
-            output=self._run.job.output.store,
-            plan=self._run.plan,
-            tiles=self._done,
-            seconds=time.perf_counter() - self._start,
-            startup=self._start - self._run.begin,
-            phases=dict(zip(("read", "compute", "write"), self._phases, strict=True)),
-            statuses={Status(code).meaning: n for code, n in sorted(self._statuses.items())},
-            peaks=self._peaks,
-        )

@@ -11,9 +11,10 @@ import zarr
 import zarr.storage
 
 from tilewise.coordinates import Array
-from tilewise.errors import KernelContractError
+from tilewise.errors import BudgetError, KernelContractError
 from tilewise.fields import Tile
 from tilewise.linalg.layout import one_thread
+from tilewise.memory import megabytes
 from tilewise.program import Program, Ticket
 from tilewise.session import Session, compute_tile, open_session
 from tilewise.store import read_box, write_box
@@ -26,8 +27,25 @@ def try_kernel(ticket: Ticket) -> None:
     ------
     KernelContractError
         The kernel does not fill the outputs that it declared.
+    BudgetError
+        Its tiles do not fit the memory of the CUDA device.
     """
-    _try_one_pixel(open_session(ticket))
+    session = open_session(ticket)
+    _check_device(session.program)
+    _try_one_pixel(session)
+
+
+def _check_device(program: Program) -> None:
+    if program.device == "cpu":
+        return
+    free, total = torch.cuda.mem_get_info()
+    if program.device_bytes > free:
+        raise BudgetError(
+            "a tile does not fit the memory of the CUDA device",
+            got=f"{megabytes(free)} free of {megabytes(total)}",
+            expected=megabytes(program.device_bytes),
+            do="set tile to a smaller one, or device to cpu",
+        )
 
 
 def warm_up() -> None:

@@ -26,6 +26,8 @@ class Program:
     block: int
     panel: int
     device: str = "cpu"
+    #: Bytes that one process needs on its device, 0 where the device is the host.
+    device_bytes: int = 0
 
     def ticket(self) -> Ticket:
         """The program as a task carries it: pickled once, kernels of the user's script by value."""
