@@ -121,14 +121,39 @@ def kernel_dict(kernel: Kernel) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    found = {f.name: _jsonable(getattr(value, f.name)) for f in fields(value)}
-    return {key: item for key, item in found.items() if item not in (None, {}, [])}
+    """Fields as JSON data; what is None, or a mapping left as empty as it is by default, is left out."""
+    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    empty = {f.name for f in fields(value) if f.default_factory is dict and not found[f.name]}
+    return {name: _jsonable(item) for name, item in found.items() if item is not None and name not in empty}
 
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     return [_jsonable(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of a job before it runs: its workers, its inputs and outputs as they are laid out, its plan."""
+
+    layout: Layout
+    work: Workload
+    plan: Plan
+
+
+def survey(job: Job) -> Survey:
+    """Workers, inputs, outputs and plan of a job; no data is read and nothing is written.
+
+    Raises
+    ------
+    TilewiseError
+        The job cannot run; the message says what, got, expected and what to do.
+    """
+    layout = resolve(job.cluster, job.device)
+    sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
+    work = _workload(job, sources)
+    return Survey(layout, work, _plan(job, work, layout, baseline(layout.kind)))
 
 
 def plan(job: Job) -> Plan:
@@ -139,9 +164,7 @@ def plan(job: Job) -> Plan:
     TilewiseError
         The job cannot run; the message says what, got, expected and what to do.
     """
-    layout = resolve(job.cluster, job.device)
-    sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
-    return _plan(job, _workload(job, sources), layout, baseline(layout.kind))
+    return survey(job).plan
 
 
 def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
@@ -246,6 +269,7 @@ def _stream(this: _Run, workers: Workers) -> Report:
         attrs = cf.provenance(this.job.to_dict(), program.run)
         create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
         tally = Tally(this.plan, this.job.output.store, this.begin, this.progress)
+        tally.tell()
         run_program(program, workers, tally.add)
     finally:
         forget(program.run)

@@ -89,6 +89,10 @@ class Tally:
             self._done += not tile.error
             self._phases = [a + b for a, b in zip(self._phases, tile.seconds, strict=True)]
             self._statuses.update(tile.statuses)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell whoever watches how far the run is."""
         if self._progress is not None:
             plan = self._plan
             share = self._done / plan.tiles
