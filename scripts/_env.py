@@ -80,10 +80,10 @@ def _make() -> bool:
     VENV.mkdir(exist_ok=True)
     STAMP.write_text(UNFINISHED)
     _say(f"making .venv with Python {sys.version.split()[0]}: a few minutes, once")
+    pip = (str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--no-input")
     steps = (
-        [sys.executable, "-m", "venv", str(VENV)],
-        [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input"]
-        + ["--constraint", "constraints.txt", "--editable", ".[test]"],
+        (sys.executable, "-m", "venv", str(VENV)),
+        (*pip, "--constraint", "constraints.txt", "--editable", ".[test]"),
     )
     for step in steps:
         if subprocess.run(step, cwd=ROOT, stdout=sys.stderr).returncode != 0:
