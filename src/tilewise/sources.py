@@ -135,12 +135,20 @@ def _open_node(name: str, store: str) -> zarr.Array[Any] | zarr.Group:
             expected="a group or array of Zarr format 2 or 3",
             do=f"check inputs.{name}.store",
         ) from error
-    except (ValueError, KeyError, TypeError, NotImplementedError, ImportError) as error:
-        raise UnsupportedStoreError(
-            f"input {name!r} ({store}) cannot be opened: {type(error).__name__}",
-            got=error,
-            do="rewrite it with a codec and dtype that zarr-python knows",
-        ) from error
+    except _UNREADABLE as error:
+        raise _unsupported(f"input {name!r} ({store})", error) from error
+
+
+#: What zarr raises for metadata, codecs and dtypes that it cannot take.
+_UNREADABLE = (ValueError, KeyError, TypeError, NotImplementedError, ImportError)
+
+
+def _unsupported(what: str, error: Exception) -> UnsupportedStoreError:
+    return UnsupportedStoreError(
+        f"{what} cannot be opened: {type(error).__name__}",
+        got=error,
+        do="rewrite it with a codec and dtype that zarr-python knows",
+    )
 
 
 def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Array[Any]:
@@ -153,12 +161,8 @@ def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Arr
             expected="one of " + ", ".join(names) if names else "a group that holds arrays",
             do=f"set inputs.{name}.variable",
         ) from error
-    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
-        raise UnsupportedStoreError(
-            f"variable {variable!r} of {store} cannot be opened: {type(error).__name__}",
-            got=error,
-            do="rewrite it with a codec and dtype that zarr-python knows",
-        ) from error
+    except _UNREADABLE as error:
+        raise _unsupported(f"variable {variable!r} of {store}", error) from error
     if isinstance(found, zarr.Group):
         raise MissingVariableError(
             f"{variable!r} in {store} is a group", expected="an array", do=f"name an array in inputs.{name}.variable"
@@ -168,9 +172,12 @@ def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Arr
 
 def _only_variable(name: str, store: str, group: zarr.Group) -> str:
     """The variable that an input means without naming it."""
-    arrays = dict(group.arrays())
-    if name in arrays:
-        return name
+    try:
+        if name in group:
+            return name
+        arrays = dict(group.arrays())
+    except _UNREADABLE as error:
+        raise _unsupported(f"{store}, which is searched since input {name!r} names no variable,", error) from error
     coordinates = _coordinate_names(group.attrs, arrays)
     candidates = [key for key in arrays if key not in coordinates]
     if len(candidates) == 1:

@@ -9,12 +9,14 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import zarr
+import zarr.errors
 import zarr.registry
 from zarr.core.buffer.cpu import NDBuffer
 
@@ -230,10 +232,21 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
             if coordinate.name not in written:
                 _copy_coordinate(group, coordinate)
                 written.add(coordinate.name)
-    with warnings.catch_warnings():
-        # zarr says that other readers may not know consolidated metadata; they may ignore it, and xarray looks for it.
-        warnings.simplefilter("ignore", zarr.errors.ZarrUserWarning)
+    with _quiet():
         zarr.consolidate_metadata(output.store)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence two warnings of zarr about what other readers may not know.
+
+    Consolidated metadata may be ignored by them, and xarray warns where it is missing; text labels are a dtype that
+    zarr-python and xarray share, if not yet one of the Zarr v3 specification.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", zarr.errors.UnstableSpecificationWarning)
+        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", zarr.errors.ZarrUserWarning)
+        yield
 
 
 def _create_array(group: zarr.Group, output: Output, target: Target, coordinates: Sequence[Coordinate]) -> None:
@@ -258,9 +271,7 @@ def _create_array(group: zarr.Group, output: Output, target: Target, coordinates
 
 def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
     source = coordinate.array.open()
-    with warnings.catch_warnings():
-        # Labels are text: a dtype that Zarr v3 has in zarr-python and xarray, if not yet in its specification.
-        warnings.simplefilter("ignore", zarr.errors.UnstableSpecificationWarning)
+    with _quiet():
         array = group.create_array(
             coordinate.name,
             shape=source.shape,
@@ -277,7 +288,9 @@ def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
 
 def open_target(target: ArrayRef) -> zarr.Array[Any]:
     """The array of an output, for writing: all-fill chunks are written, so that they differ from missing ones."""
-    return zarr.open_array(target.store, path=target.path, mode="r+", config={"write_empty_chunks": True})
+    array = zarr.open_array(target.store, path=target.path, mode="r+")
+    # open_array takes a config only for an array that it creates.
+    return array.with_config({"write_empty_chunks": True})
 
 
 def read_box(arrays: Sequence[zarr.Array[Any]], stacked: bool, box: Sequence[slice], out: Array) -> None:

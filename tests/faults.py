@@ -1,0 +1,87 @@
+"""Hostile kernels: each breaks one clause of the contract, or fails where it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewise.fields import FieldSpec, OutputSpec, result_dtype
+from tilewise.kernels.base import Kernel, Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Kernel, name="test_copy"):
+    """Output `copy` equal to the input `x`; `dim` is its core dimension. The well-behaved one of this file."""
+
+    dim: str
+    input_sets = (("x",),)
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        x = self.check_inputs(fields)["x"]
+        self.check_dim(x, self.dim, "dim")
+        copy = OutputSpec("copy", (self.dim,), (x.sizes[self.dim],), result_dtype([x.dtype]))
+        return Signature.of(fields, core={"x": (self.dim,)}, outputs=[copy])
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        out["copy"].copy_(fields["x"])
+
+    def workspace(self, signature: Signature, sizes: Mapping[str, int], *, panel: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailsAt(Copy, name="test_fails_at"):
+    """Raises on the tile that holds the value `at`."""
+
+    at: float
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        if (fields["x"] == self.at).any():
+            raise ArithmeticError(f"found {self.at}")
+        super().compute(state, fields, out, panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeavesCells(Copy, name="test_leaves_cells"):
+    """Fills only the first row of its output."""
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        out["copy"][0].copy_(fields["x"][0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongShape(Copy, name="test_wrong_shape"):
+    """Fills an output of another shape than it declared."""
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        out["copy"].copy_(fields["x"].repeat(2, *[1] * (fields["x"].dim() - 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndeclaredOutput(Copy, name="test_undeclared_output"):
+    """Fills an output that it did not declare."""
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        out["other"].copy_(fields["x"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LacksTileDimension(Copy, name="test_lacks_tile_dimension"):
+    """Declares an output without the tile dimensions."""
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        signature = super().declare(fields)
+        bad = OutputSpec("copy", (self.dim,), (signature.sizes[self.dim],), "float64")
+        return Signature(
+            signature.fields, signature.core, signature.tile_dims, signature.shared, signature.reads, (bad,)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOutputs(Copy, name="test_no_outputs"):
+    """Declares nothing."""
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        signature = super().declare(fields)
+        return Signature(signature.fields, signature.core, signature.tile_dims, signature.shared, signature.reads, ())
