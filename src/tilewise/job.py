@@ -117,7 +117,7 @@ def kernel_dict(kernel: Kernel) -> dict[str, Any]:
     if name is None or not cls.__module__.startswith("tilewise."):
         name = f"{cls.__module__}:{cls.__qualname__}"
     assert is_dataclass(kernel)
-    return {"name": name, **{f.name: _jsonable(getattr(kernel, f.name)) for f in fields(kernel)}}
+    return {"name": name, **{f.name: _jsonable(getattr(kernel, f.name)) for f in fields(kernel) if f.init}}
 
 
 def _plain(value: Any) -> dict[str, Any]:
