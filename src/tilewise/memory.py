@@ -146,9 +146,9 @@ def _encode_nbytes(target: Target) -> int:
 def megabytes(count: int) -> str:
     """Bytes as a person reads them, rounded up.
 
-    >>> megabytes(3 << 20), megabytes(5_000_000_000)
-    ('3 MiB', '4.7 GiB')
+    >>> megabytes(3 << 20), megabytes(50_000_000_000)
+    ('3 MiB', '46.6 GiB')
     """
-    if count < 1 << 30:
+    if count < 10 << 30:
         return f"{-(-count >> 20)} MiB"
     return f"{-(-count * 10 >> 30) / 10:.1f} GiB"

@@ -12,6 +12,7 @@ import zarr
 from tilewise.errors import DimensionError, DTypeError, MissingVariableError
 from tilewise.fields import FieldSpec
 from tilewise.sources import Input, Source
+from tilewise.store import quiet
 
 #: Decoded bytes of one chunk of a scratch store.
 _CHUNK = "16 MiB"
@@ -41,12 +42,14 @@ def spill(name: str, source: Input, folder: Path) -> Input:
         array[...] = data
         return Input(store=path)
     chunks = dict(zip(dims, _chunks(data), strict=True))
-    dataset = data.rename(name).drop_encoding().to_dataset()
+    variable = f"{name}_values" if name in data.coords or name in dims else name
+    dataset = data.rename(variable).drop_encoding().to_dataset()
     if dataset.chunks:
-        dataset = dataset.chunk({dim: size for dim, size in chunks.items() if size})
-    encoding = {name: {"chunks": tuple(chunks.values())}} if all(chunks.values()) else {}
-    dataset.to_zarr(path, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
-    return Input(store=path, variable=name)
+        dataset = dataset.chunk(chunks)
+    encoding = {variable: {"chunks": tuple(chunks.values())}}
+    with quiet():
+        dataset.to_zarr(path, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
+    return Input(store=path, variable=variable)
 
 
 def _data(name: str, source: Input) -> tuple[Any, tuple[str, ...]]:

@@ -232,12 +232,12 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
             if coordinate.name not in written:
                 _copy_coordinate(group, coordinate)
                 written.add(coordinate.name)
-    with _quiet():
+    with quiet():
         zarr.consolidate_metadata(output.store)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence two warnings of zarr about what other readers may not know.
 
     Consolidated metadata may be ignored by them, and xarray warns where it is missing; text labels are a dtype that
@@ -271,12 +271,12 @@ def _create_array(group: zarr.Group, output: Output, target: Target, coordinates
 
 def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
     source = coordinate.array.open()
-    with _quiet():
+    with quiet():
         array = group.create_array(
             coordinate.name,
             shape=source.shape,
             chunks=source.chunks,
-            dtype=source.dtype.newbyteorder("="),
+            dtype=source.dtype if source.dtype.kind in "OT" else source.dtype.newbyteorder("="),
             dimension_names=coordinate.dims,
             attributes=cf.kept_attrs(dict(source.attrs)),
             config={"write_empty_chunks": True},
