@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,8 @@ def set_up_process(number: int = 0, device: str = "cpu") -> None:
 
 
 def _set_up_pool_process(counter: Any, device: str) -> None:
+    # A terminal sends Ctrl-C to every process; the one that runs the job closes the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with counter.get_lock():
         number = counter.value
         counter.value += 1
