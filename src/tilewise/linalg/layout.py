@@ -8,22 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import product
 
 import torch
 
-#: Elementwise loops are vectorised in units that divide this; a panel padded to it never has a scalar tail, and
-#: the scalar tail of a vector loop is where bits depend on position.
-PAD = 64
+from tilewise.linalg.blocks import PAD, boxes, padded
 
-
-def padded(count: int) -> int:
-    """`count` rounded up to a multiple of `PAD`.
-
-    >>> padded(1), padded(64), padded(65)
-    (64, 64, 128)
-    """
-    return -(-count // PAD) * PAD
+__all__ = ["PAD", "arrange", "box_of", "box_size", "boxes", "merge_tile_axes", "one_thread", "padded"]
 
 
 def arrange(tensor: torch.Tensor, dims: Sequence[str], core: Sequence[str], tile_dims: Sequence[str]) -> torch.Tensor:
@@ -73,25 +63,6 @@ def _agree(views: Mapping[str, torch.Tensor], core: Mapping[str, int], axis: int
     right = [view.shape[core[key] + axis] for key, view in views.items()]
     full = (max(left), max(right))
     return all(pair in (full, (1, 1)) for pair in zip(left, right, strict=True))
-
-
-def boxes(shape: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
-    """Boxes of at most `most` elements that cover `shape` in C order; last axes are kept whole where they fit.
-
-    >>> [tuple((s.start, s.stop) for s in box) for box in boxes((3, 4), 8)]
-    [((0, 2), (0, 4)), ((2, 3), (0, 4))]
-    >>> len(list(boxes((3, 4), 3)))
-    6
-    """
-    step: list[int] = []
-    room = most
-    for size in reversed(shape):
-        step.append(max(1, min(size, room)))
-        room //= step[-1]
-    step.reverse()
-    starts = [range(0, size, width) for size, width in zip(shape, step, strict=True)]
-    for corner in product(*starts):
-        yield tuple(slice(a, min(a + width, size)) for a, width, size in zip(corner, step, shape, strict=True))
 
 
 def box_of(view: torch.Tensor, core: int, box: Sequence[slice]) -> torch.Tensor:
