@@ -16,9 +16,9 @@ from faults import Copy
 from tilewise.errors import BudgetError, DimensionError
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import ALLOCATOR_KEEPS, Workload
+from tilewise.outputs import Output, lay_out
 from tilewise.planning import Plan, _touches, make_plan
 from tilewise.sources import Input, find
-from tilewise.store import Output, lay_out
 
 MIB = 1 << 20
 
@@ -79,7 +79,8 @@ def test_tiles_grow_with_the_budget_and_never_beyond_it(tmp_path: Path) -> None:
 
 
 def test_a_budget_too_small_for_one_write_unit_is_refused_with_the_one_that_would_do(tmp_path: Path) -> None:
-    work = workload(cube(tmp_path / "s", (50, 4000, 4000), (50, 1000, 1000)))
+    output = Output(store="o", chunks={"y": 1000, "x": 1000})
+    work = workload(cube(tmp_path / "s", (50, 4000, 4000), (50, 1000, 1000)), output)
     with pytest.raises(BudgetError, match=r"y=1000, x=1000 .* memory_limit 300 MiB") as caught:
         planned(work, 300 * MIB)
     needed = int(caught.value.do.split("at least ")[1].split(" MiB")[0].replace(",", ""))

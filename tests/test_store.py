@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import stores
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec
+from tilewise.outputs import Output, check_output, lay_out
 from tilewise.sources import Input, find
-from tilewise.store import Output, check_output, create, lay_out, open_target, read_box, write_box, write_units
+from tilewise.store import create, open_target, read_box, write_box, write_units
 
 SPEC = OutputSpec("out", ("p", "y", "x"), (2, 10, 12), "float32")
 
@@ -40,6 +41,20 @@ def source(tmp_path: Path, **options: Any) -> Any:
 def test_output_chunks_are_the_inputs_along_tile_dimensions(tmp_path: Path) -> None:
     (target,) = lay_out(Output(store="o"), [SPEC], source(tmp_path), ("y", "x"))
     assert (target.chunks, target.shards, target.unit) == ((2, 4, 6), None, (2, 4, 6))
+
+
+def test_large_default_chunks_are_halved_alike_for_all_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    group = zarr.create_group(path)
+    group.create_array("a", shape=(70000, 3), chunks=(70000, 3), dtype="float32", dimension_names=("point", "c"))
+    group.create_array("b", shape=(9000, 3), chunks=(9000, 3), dtype="float32", dimension_names=("primitive", "c"))
+    found = [find(n, Input(store=path, variable=n)) for n in ("a", "b")]
+    dims = ("point", "primitive")
+    specs = [OutputSpec("norm", dims, (70000, 9000), "float32"), OutputSpec("status", dims, (70000, 9000), "uint8")]
+    targets = lay_out(Output(store="o"), specs, found, dims)
+    assert targets[0].chunks == targets[1].chunks
+    assert 16 << 20 < targets[0].chunk_nbytes <= 64 << 20
+    assert lay_out(Output(store="o", chunks={"point": 70000}), specs, found, dims)[0].chunks[0] == 70000
 
 
 def test_a_shard_is_whole_chunks_and_no_larger_than_the_array_needs(tmp_path: Path) -> None:
@@ -78,7 +93,7 @@ def test_a_template_keeps_what_xarray_needs(tmp_path: Path, codec: Any, shards: 
 
 
 def test_unknown_codecs_are_named() -> None:
-    from tilewise.store import compressors
+    from tilewise.outputs import compressors
 
     for codec in ("zsdt", {"name": "zstd", "configuration": {"nope": 1}}, {"level": 3}):
         with pytest.raises(UnsupportedStoreError, match="cannot be used"):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tilewise.job import Job, plan, run
     from tilewise.kernels.base import Footprint, Kernel, Signature
     from tilewise.outcome import Event, Report
+    from tilewise.outputs import Output
     from tilewise.planning import Plan
     from tilewise.sources import Input
-    from tilewise.store import Output
 
 _HOMES = {
     "Cluster": "cluster",
@@ -28,7 +28,7 @@ _HOMES = {
     "Input": "sources",
     "Job": "job",
     "Kernel": "kernels",
-    "Output": "store",
+    "Output": "outputs",
     "Plan": "planning",
     "Report": "outcome",
     "Signature": "kernels",

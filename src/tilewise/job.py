@@ -21,10 +21,11 @@ from tilewise.kernels import Kernel
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
+from tilewise.outputs import Output, check_output, compressors, lay_out
 from tilewise.planning import Plan, make_plan
 from tilewise.scratch import describe, spill, without_data
 from tilewise.sources import Input, Source, find
-from tilewise.store import Output, check_output, compressors, create, lay_out
+from tilewise.store import create
 from tilewise.workers import Workers, open_workers
 
 if TYPE_CHECKING:

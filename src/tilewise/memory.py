@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tilewise.fields import itemsize
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.machine import TRIM_THRESHOLD
+from tilewise.outputs import Target
 from tilewise.sources import Source
-from tilewise.store import Target
 
 #: Chunks that zarr reads, decodes or encodes at a time within one slot; the worker set-up sets zarr to it.
 CONCURRENCY = 2

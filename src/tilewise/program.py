@@ -9,8 +9,8 @@ import cloudpickle
 
 from tilewise.fields import TileGrid
 from tilewise.kernels.base import Kernel, Signature
+from tilewise.outputs import Target
 from tilewise.sources import Source
-from tilewise.store import Target
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""The promise: no process ever needs more than the plan said. Bytes do not jitter, so they are asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import tilewise
+from faults import Copy
+from tilewise.memory import megabytes
+
+SHAPE, CHUNK = (20, 1500, 1000), (20, 250, 250)
+
+
+def cube(path: Path, dtype: str, **options: Any) -> str:
+    rng = np.random.default_rng(0)
+    group = zarr.create_group(path, zarr_format=options.pop("zarr_format", 3))
+    names = {"dimension_names": ("band", "y", "x")} if group.metadata.zarr_format == 3 else {}
+    array = group.create_array("x", shape=SHAPE, dtype=dtype, **{"chunks": CHUNK, **names, **options})
+    array.attrs["_ARRAY_DIMENSIONS"] = ["band", "y", "x"]
+    for y in range(0, SHAPE[1], 500):
+        array[:, y : y + 500] = (rng.standard_normal((SHAPE[0], 500, SHAPE[2])) * 1000).astype(dtype)
+    return str(path)
+
+
+STORES: dict[str, dict[str, Any]] = {
+    "chunked": {"dtype": "float32"},
+    "uncompressed": {"dtype": "float64", "compressors": None},
+    "sharded": {"dtype": "float32", "chunks": (20, 50, 50), "shards": CHUNK},
+    "promoted": {"dtype": ">i2", "zarr_format": 2},
+    "row by row": {"dtype": "float32", "chunks": (1, 500, 1000)},
+}
+OUTPUTS: dict[str, dict[str, Any]] = {
+    "chunked": {"chunks": {"y": 250, "x": 250}},
+    "sharded": {"chunks": {"y": 125, "x": 125}, "shards": {"y": 500, "x": 500}},
+    "ragged": {"chunks": {"y": 350, "x": 300}, "dtype": "float64"},
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "kind"),
+    [
+        ("chunked", "chunked", "processes"),
+        ("uncompressed", "sharded", "processes"),
+        ("sharded", "ragged", "processes"),
+        ("promoted", "chunked", "local"),
+        ("row by row", "sharded", "local"),
+    ],
+)
+def test_no_process_needs_more_than_the_plan_says(tmp_path: Path, source: str, output: str, kind: Any) -> None:
+    job = tilewise.Job(
+        kernel=Copy(dim="band"),
+        inputs={"x": cube(tmp_path / "in.zarr", **STORES[source])},
+        output=tilewise.Output(store=str(tmp_path / "out.zarr"), **OUTPUTS[output]),
+        cluster=tilewise.Cluster(kind=kind, workers=1),
+        tile={"x": 1000},
+    )
+    report = tilewise.run(job)
+    memory = report.plan.memory
+    print(megabytes(memory.baseline), megabytes(memory.per_slot), megabytes(memory.peak), megabytes(report.peak))
+    assert report.peak <= memory.peak
+    assert report.peak > memory.baseline + memory.boxes
