@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from tilewise import machine
@@ -43,8 +44,6 @@ def set_up_process(number: int = 0, device: str = "cpu") -> None:
 
 
 def _set_up_pool_process(counter: Any, device: str) -> None:
-    # A terminal sends Ctrl-C to every process; the one that runs the job closes the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with counter.get_lock():
         number = counter.value
         counter.value += 1
@@ -108,14 +107,18 @@ class _DistributedWorkers(Workers):
         return self._client.submit(function, *args, pure=False).result()
 
     def stream(self, windows: Iterable[da.Array], on_result: OnResult) -> None:
-        from distributed import as_completed, futures_of
+        from distributed import KilledWorker, as_completed, futures_of
 
         source = iter(windows)
         running = as_completed([], loop=self._client.loop)
         left = self._submit(source, running, futures_of)
         more = left > 0
         for future in running:
-            on_result(future.result()[0])
+            try:
+                result = future.result()
+            except KilledWorker as error:
+                raise _lost(error) from error
+            on_result(result[0])
             left -= 1
             future.release()
             if more and left <= self._slots():
@@ -171,7 +174,7 @@ def _open_processes(layout: Layout) -> Iterator[Workers]:
         initargs=(context.Value("i", 0), layout.device),
     )
     try:
-        with hidden_main(), _environment(_WORKER_ENVIRONMENT):
+        with hidden_main(), _deaf_to_sigint(), _environment(_WORKER_ENVIRONMENT):
             # A process starts when a task finds no idle one: as many tasks at once start them all while hidden.
             started = [pool.submit(os.getpid) for _ in range(layout.processes)]
             for future in started:
@@ -200,7 +203,7 @@ def _open_local(layout: Layout) -> Iterator[Workers]:
     trim = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": str(machine.TRIM_THRESHOLD)}
     with ExitStack() as stack:
         stack.enter_context(dask.config.set({**off, **environ, **trim}))
-        with hidden_main():
+        with hidden_main(), _deaf_to_sigint():
             cluster = stack.enter_context(
                 LocalCluster(
                     n_workers=layout.processes,
@@ -218,6 +221,23 @@ def _open_local(layout: Layout) -> Iterator[Workers]:
 
 
 _WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@contextmanager
+def _deaf_to_sigint() -> Iterator[None]:
+    """Processes that are started meanwhile inherit a blocked SIGINT.
+
+    A terminal sends Ctrl-C to all of them: the one that runs the job closes the others, which have nothing to say.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which unblocks SIGINT in the thread that starts it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
