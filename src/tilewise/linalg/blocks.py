@@ -95,8 +95,7 @@ def blocks(shape: Sequence[int], panel: int) -> Iterator[tuple[slice, ...]]:
     width = block_width(shape, panel)
     for start in range(0, size, width):
         last = slice(start, min(start + width, size))
-        for box in boxes(rows, max(1, panel // width)):
-            yield (*box, last)
+        yield from ((*box, last) for box in boxes(rows, max(1, panel // width)))
 
 
 def panels_bytes(panel: int, itemsize: int, *, parts: int, components: int) -> int:

@@ -44,16 +44,16 @@ class Components:
         spread: bool,
     ) -> None:
         self._view = view
-        self._varies = tuple(size != 1 for size in view.shape[1:])
-        self._wide = spread or self._varies[-1]
+        self._varies = view.shape[-1] != 1
+        self._wide = spread or self._varies
+        self._covers = (*(size != 1 for size in view.shape[1:-1]), self._wide)
         self._dtype = dtype
         self._pad = pad
-        pixels = math.prod(self._own(block))
+        pixels = math.prod(size for size, covers in zip(block, self._covers, strict=True) if covers)
         self._group = max(1, min(view.shape[0], GATHER * panel // pixels))
         self._pixels = self._group * pixels
         self._buffer: torch.Tensor | None = None
-        self._box: list[slice] = []
-        self._width = 0
+        self._box: tuple[slice, ...] = ()
         self._shape: tuple[int, ...] = ()
         self._first = -1
         self._in_place = False
@@ -61,14 +61,13 @@ class Components:
 
     def move(self, box: Sequence[slice]) -> None:
         """Go to a block; what a field that does not vary between the two blocks has gathered stays."""
-        own = [where if varies else _WHOLE for where, varies in zip(box, self._varies, strict=True)]
-        width = box[-1].stop - box[-1].start
-        if own == self._box and self._width == width:
+        own = tuple(where if covers else _WHOLE for where, covers in zip(box, self._covers, strict=True))
+        if own == self._box:
             return
         self._box = own
-        self._width = width
         self._first = -1
-        self._part = self._view[(_WHOLE, *own)]
+        self._width = box[-1].stop - box[-1].start
+        self._part = self._view[(_WHOLE, *own[:-1], box[-1] if self._varies else _WHOLE)]
         self._in_place = self._dtype == self._view.dtype and self._is_panel(self._part)
         if self._in_place:
             self._panels = self._part.unbind(0)
@@ -85,11 +84,7 @@ class Components:
     def _is_panel(self, part: torch.Tensor) -> bool:
         if not self._wide:
             return True
-        return self._varies[-1] and self._width % PAD == 0 and part.stride(-1) == 1
-
-    def _own(self, block: Sequence[int]) -> tuple[int, ...]:
-        sizes = [size if varies else 1 for size, varies in zip(block, self._varies, strict=True)]
-        return (*sizes[:-1], block[-1] if self._wide else 1)
+        return self._varies and self._width % PAD == 0 and part.stride(-1) == 1
 
     def _gather(self, first: int) -> None:
         part = self._part[first : first + self._group]
