@@ -129,6 +129,8 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _jsonable(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _jsonable(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     return [_jsonable(item) for item in value] if isinstance(value, (tuple, list)) else value
@@ -218,7 +220,8 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
         first = _plan(job, work, layout, base)
         with open_workers(layout) as workers:
             measured = workers.call(measure_baseline)
-            remember(layout.kind, measured)
+            if layout.kind != "threads":  # this process may hold anything else
+                remember(layout.kind, measured)
             final = _plan(job, work, layout, measured) if measured > base else first.with_baseline(measured)
             return _stream(_Run(job, work, final, layout, begin, progress), workers)
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewise.config.document import Document, Keys, dotted, position, write
 from tilewise.config.schema import Problem, build_job, child_type, long_form
-from tilewise.errors import ConfigError
+from tilewise.errors import ConfigError, UnknownKernelError
 from tilewise.job import Job
 from tilewise.kernels import kernel_class
 
@@ -78,7 +78,7 @@ def dump(job: Job) -> str:
     Raises
     ------
     ConfigError
-        An input is in memory, or the kernel's class cannot be found by its name.
+        An input is in memory, the kernel's class cannot be found by its name, or YAML has no form for a value.
 
     >>> text = dump(loads("{kernel: {name: norm, dim: band}, inputs: {x: a.zarr}, output: b.zarr}"))
     >>> loads(text).inputs["x"].store
@@ -92,11 +92,16 @@ def dump(job: Job) -> str:
                 do="write it to a Zarr store first",
             )
     document = job.to_dict()
-    if kernel_class(document["kernel"]["name"]) is not type(job.kernel):
+    name = document["kernel"]["name"]
+    try:
+        found = kernel_class(name)
+    except UnknownKernelError:
+        found = None
+    if found is not type(job.kernel):
         raise ConfigError(
             "a job file cannot name the kernel's class",
-            got=document["kernel"]["name"],
-            expected="a class at the top level of a module",
+            got=name,
+            expected="a class at the top level of a module that can be imported",
             do="move it there",
         )
     return write(document)

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import RepresenterError, RoundTripRepresenter
 
 from tilewise.errors import ConfigError
 
@@ -72,16 +73,35 @@ class Document:
 def write(value: Any) -> str:
     """Plain data as YAML that reads back equal.
 
+    Raises
+    ------
+    ConfigError
+        The data is not plain.
+
     >>> print(write({"tile": {"y": 512}, "sidecar": "12:00:00"}), end="")
     tile:
       y: 512
     sidecar: 12:00:00
     """
     yaml = YAML()
+    yaml.Representer = _Representer
     yaml.width = 1 << 20
     out = io.StringIO()
-    yaml.dump(value, out)
+    try:
+        yaml.dump(value, out)
+    except RepresenterError as error:
+        raise ConfigError("a value has no form in YAML", got=error, do="leave it out") from error
     return out.getvalue()
+
+
+class _Representer(RoundTripRepresenter):
+    """Writes text with line breaks and the like in double quotes: ruamel.yaml loses some of them in other styles."""
+
+    def represent_str(self, text: str) -> ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Representer.add_representer(str, _Representer.represent_str)
 
 
 def show(value: Any) -> str:
