@@ -46,7 +46,8 @@ def parse_bytes(value: int | str, name: str) -> int:
     from dask.utils import parse_bytes as dask_parse_bytes
 
     try:
-        count = int(dask_parse_bytes(value))
+        # A unit alone would be one of it.
+        count = int(dask_parse_bytes(value)) if any(c.isdigit() for c in str(value)) else 0
     except (ValueError, TypeError, AttributeError) as error:
         count, reason = 0, str(error)
     else:

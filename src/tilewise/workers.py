@@ -199,10 +199,12 @@ def _open_local(layout: Layout) -> Iterator[Workers]:
     from distributed import Client, LocalCluster
 
     off = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
-    environ = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in _WORKER_ENVIRONMENT.items()}
-    trim = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": str(machine.TRIM_THRESHOLD)}
+    environ = {**_WORKER_ENVIRONMENT, "MALLOC_TRIM_THRESHOLD_": str(machine.TRIM_THRESHOLD)}
+    spawn = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in environ.items()}
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({**off, **environ, **trim}))
+        # The nanny writes them into its own process, which is this one, and leaves them there.
+        stack.enter_context(_environment(environ))
+        stack.enter_context(dask.config.set({**off, **spawn}))
         with hidden_main(), _deaf_to_sigint():
             cluster = stack.enter_context(
                 LocalCluster(

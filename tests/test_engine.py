@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stores
+from faults import Copy, FailsAt
+from tilewise import engine
+from tilewise.errors import TileError
+from tilewise.fields import TileGrid
+from tilewise.kernels.base import checked_signature
+from tilewise.outputs import Output, lay_out
+from tilewise.program import Program
+from tilewise.session import forget, open_session
+from tilewise.sources import Input, find
+from tilewise.store import create
+
+CUBE = np.arange(3 * 10 * 12, dtype="float32").reshape(3, 10, 12)
+
+
+def program(tmp_path: Path, kernel: Any = None, **options: Any) -> Program:
+    path = stores.write(tmp_path / "in.zarr", {"x": (("band", "y", "x"), CUBE)}, chunks={"y": 5, "x": 4})
+    kernel = kernel or Copy(dim="band")
+    source = find("x", Input(store=path))
+    signature = checked_signature(kernel, {"x": source.spec})
+    output = Output(store=str(tmp_path / "out.zarr"))
+    targets = lay_out(output, signature.outputs, [source], signature.tile_dims)
+    create(output, targets, [source], {})
+    settings: dict[str, Any] = {"grid": TileGrid(("y", "x"), (10, 12), (5, 4)), "block": 2, "run": tmp_path.name}
+    return Program(
+        kernel=kernel,
+        signature=signature,
+        sources={"x": source},
+        targets=targets,
+        panel=64,
+        **{**settings, **options},
+    )
+
+
+def test_a_task_is_a_block_and_carries_no_data(tmp_path: Path) -> None:
+    this = program(tmp_path, grid=TileGrid(("y", "x"), (10, 12), (1, 1)))
+    windows = list(engine.windows(this))
+    assert len(windows) == 1
+    graph = dict(windows[0].__dask_graph__())
+    assert len(graph) == 60
+    assert all(len(pickle.dumps(task)) < 20_000 for task in graph.values())
+
+
+def test_every_submission_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "WINDOW", 2)
+    this = program(tmp_path)
+    names = [w.name for attempt in (0, 1) for w in engine.windows(this, attempt)]
+    assert len(set(names)) == len(names) == 4
+    assert all(this.run in name for name in names)
+
+
+def test_windows_hold_a_bounded_number_of_tasks_however_many_tiles(tmp_path: Path) -> None:
+    this = program(tmp_path, grid=TileGrid(("y", "x"), (10**9, 10**9), (1, 1)))
+    windows = engine.windows(this)
+    first, second = next(windows), next(windows)
+    assert first.npartitions == second.npartitions == engine.WINDOW
+
+
+def test_a_block_does_its_tiles_and_the_last_one_is_short(tmp_path: Path) -> None:
+    this = program(tmp_path, block=4)
+    records = [engine.run_block(this.ticket(), 0, block_id=(n,))[0] for n in range(2)]
+    assert [[t.number for t in r.tiles] for r in records] == [[0, 1, 2, 3], [4, 5]]
+    assert all(not t.error and min(t.seconds) >= 0 for r in records for t in r.tiles)
+    np.testing.assert_array_equal(stores.read(this.targets[0].array.store, "copy"), CUBE)
+    forget(this.run)
+
+
+def test_an_exception_is_its_tiles_record_and_the_others_are_done(tmp_path: Path) -> None:
+    this = program(tmp_path, FailsAt(dim="band", at=0.0), block=6)
+    record = engine.run_block(this.ticket(), 0, block_id=(0,))[0]
+    assert [bool(t.error) for t in record.tiles] == [True] + [False] * 5
+    assert "ArithmeticError: found 0.0" in record.tiles[0].error
+    result = stores.read(this.targets[0].array.store, "copy")
+    assert np.isnan(result[:, :5, :4]).all()
+    np.testing.assert_array_equal(result[:, 5:], CUBE[:, 5:])
+
+    class One:
+        def stream(self, windows: Any, on_result: Any) -> None:
+            on_result(record)
+
+    with pytest.raises(TileError, match=r"tile 0 \(y=0:5, x=0:4\) failed"):
+        engine.run_program(this, One(), lambda r: None)  # type: ignore[arg-type]
+    forget(this.run)
+
+
+def test_buffers_are_reused_from_tile_to_tile(tmp_path: Path) -> None:
+    this = program(tmp_path, grid=TileGrid(("y", "x"), (10, 12), (6, 5)))
+    session = open_session(this.ticket())
+    boxes = [session.read(this.grid.tile(n))["x"] for n in (0, 5)]
+    assert np.shares_memory(boxes[0], boxes[1])
+    assert [b.shape for b in boxes] == [(3, 6, 5), (3, 4, 2)]
+    np.testing.assert_array_equal(boxes[1], CUBE[:, 6:, 10:])
+    assert open_session(this.ticket()) is session
+    forget(this.run)
+    assert open_session(this.ticket()) is not session
+    forget(this.run)
+
+
+def test_pixels_are_counted_by_status() -> None:
+    status = np.array([0] * 70000 + [3, 255, 3], dtype="uint8")
+    assert engine._count(status) == {0: 70000, 3: 2, 255: 1}
+    assert engine._count(None) == {}

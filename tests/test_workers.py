@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import partial
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from threadpoolctl import threadpool_info
+
+from tasks import die, facts, refuse, square
+from tilewise.cluster import Layout
+from tilewise.errors import ClusterError, ParameterError
+from tilewise.memory import CONCURRENCY
+from tilewise.workers import hidden_main, open_workers
+
+LAYOUTS = {
+    "threads": Layout("threads", 1, 2, "cpu"),
+    "processes": Layout("processes", 2, 1, "cpu"),
+    "local": Layout("local", 2, 1, "cpu"),
+}
+
+
+def window(function: Any, first: int, count: int, name: str) -> da.Array:
+    return da.map_blocks(
+        partial(function, first), chunks=((1,) * count,), dtype=object, meta=np.empty((0,), object), name=name
+    )
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_every_block_of_every_window_comes_back_once(kind: str) -> None:
+    before = (zarr.config.get("async.concurrency"), dict(os.environ), dict(vars(sys.modules["__main__"])))
+    results: list[int] = []
+    with open_workers(LAYOUTS[kind]) as workers:
+        windows = (window(square, 10 * k, 10, f"test-{kind}-{k}") for k in range(5))
+        workers.stream(windows, results.append)
+        pid, concurrency, script = workers.call(facts)
+        with pytest.raises(ParameterError, match="no; got: 1"):
+            workers.call(refuse)
+    assert sorted(results) == [n**2 for n in range(50)]
+    assert concurrency == CONCURRENCY
+    assert (pid == os.getpid()) == (kind == "threads")
+    assert kind == "threads" or not script
+    assert before == (zarr.config.get("async.concurrency"), dict(os.environ), dict(vars(sys.modules["__main__"])))
+
+
+def test_windows_are_asked_for_as_they_are_needed() -> None:
+    asked: list[int] = []
+    done: list[int] = []
+
+    def windows() -> Any:
+        for k in range(4):
+            asked.append(len(done))
+            yield window(square, 10 * k, 10, f"test-rolling-{k}")
+
+    with open_workers(LAYOUTS["threads"]) as workers:
+        workers.stream(windows(), done.append)
+    assert asked == [0, 10, 20, 30]
+
+
+def test_what_a_watcher_raises_ends_the_stream() -> None:
+    def stop(result: int) -> None:
+        raise KeyError(result)
+
+    with open_workers(LAYOUTS["threads"]) as workers, pytest.raises(KeyError):
+        workers.stream([window(square, 0, 10, "test-stop")], stop)
+    assert not [t for t in threading.enumerate() if t.name.startswith("tilewise")]
+
+
+@pytest.mark.parametrize("kind", ["processes", "local"])
+def test_a_lost_worker_is_an_error_that_says_so(kind: str) -> None:
+    with open_workers(LAYOUTS[kind]) as workers, pytest.raises(ClusterError, match="worker process died"):
+        workers.stream([window(die, 0, 1, f"test-die-{kind}")], print)
+
+
+def test_blas_gets_its_threads_back() -> None:
+    before = [(i["filepath"], i["num_threads"]) for i in threadpool_info()]
+    with open_workers(LAYOUTS["threads"]):
+        assert all(i["num_threads"] == 1 for i in threadpool_info())
+    assert [(i["filepath"], i["num_threads"]) for i in threadpool_info()] == before
+
+
+def test_the_users_script_is_hidden_and_comes_back() -> None:
+    main = sys.modules["__main__"]
+    before = dict(vars(main))
+    with hidden_main():
+        assert not hasattr(main, "__file__")
+        assert main.__spec__ is None
+    assert dict(vars(main)) == before
