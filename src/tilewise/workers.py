@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -202,8 +202,8 @@ def _open_local(layout: Layout) -> Iterator[Workers]:
     environ = {**_WORKER_ENVIRONMENT, "MALLOC_TRIM_THRESHOLD_": str(machine.TRIM_THRESHOLD)}
     spawn = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in environ.items()}
     with ExitStack() as stack:
-        # The nanny writes them into its own process, which is this one, and leaves them there.
-        stack.enter_context(_environment(environ))
+        # The nanny writes these into its own process, which is this one, and leaves them there.
+        stack.enter_context(_environment(environ, also=("PYTHONHASHSEED", "__DASK_PARENT_PID")))
         stack.enter_context(dask.config.set({**off, **spawn}))
         with hidden_main(), _deaf_to_sigint():
             cluster = stack.enter_context(
@@ -243,15 +243,16 @@ def _deaf_to_sigint() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
+def _environment(values: Mapping[str, str], also: Sequence[str] = ()) -> Iterator[None]:
+    """Environment with these values; they, and the names in `also`, are afterwards what they were."""
+    before = {key: os.environ.get(key) for key in (*values, *also)}
     os.environ.update(values)
     try:
         yield
     finally:
         for key, value in before.items():
             if value is None:
-                del os.environ[key]
+                os.environ.pop(key, None)
             else:
                 os.environ[key] = value
 
