@@ -1,0 +1,56 @@
+"""Published data streamed from store to store: the same answers as the kernels give in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import shared_data
+import stores
+import tilewise
+
+
+@pytest.fixture(scope="module")
+def wind(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, np.ndarray]]:
+    """ERA-Interim wind, decoded to a plain Zarr, and its exact speeds."""
+    folder = shared_data.shared("wind_eraint_packed")
+    path = tmp_path_factory.mktemp("wind") / "plain.zarr"
+    with xr.open_dataset(folder / "eraint_uvz.nc", mask_and_scale=False) as packed:
+        fields = {n: (packed[n].dims, decoded(packed[n])) for n in ("u", "v")}
+        for dim in packed["u"].dims:
+            fields[dim] = ((dim,), packed[dim].values)
+    chunks = {"latitude": 100, "longitude": 200, "month": 1, "level": 2}
+    return stores.write(path, fields, chunks=chunks), dict(np.load(folder / "expected.npz"))
+
+
+def decoded(variable: xr.DataArray) -> np.ndarray:
+    """Values of a packed variable in float64."""
+    return variable.values * float(variable.attrs["scale_factor"]) + float(variable.attrs["add_offset"])
+
+
+def check(speed: np.ndarray, expected: dict[str, np.ndarray]) -> None:
+    """4000 speeds known exactly, at the tolerance of the data's README; the largest one too."""
+    exact = expected["speed_exact_f64"]
+    np.testing.assert_allclose(speed[tuple(expected["index"].T)], exact, rtol=0, atol=1e-12)
+    assert abs(speed.max() - expected["max_speed"]) <= 1e-8  # printed with eight decimals
+
+
+@pytest.mark.parametrize("tile", ["auto", {"latitude": 100, "longitude": 200, "level": 2, "month": 1}])
+def test_wind_speed_of_two_stacked_variables(tmp_path: Path, wind: tuple[str, dict], tile: object) -> None:
+    path, expected = wind
+    job = tilewise.Job(
+        kernel=tilewise.Norm(dim="component"),
+        inputs={"x": tilewise.Input(store=path, variables=("u", "v"), stack="component")},
+        output=str(tmp_path / "speed.zarr"),
+        tile=tile,  # type: ignore[arg-type]
+        cluster=tilewise.Cluster(kind="threads"),
+    )
+    tilewise.run(job)
+    with xr.open_zarr(job.output.store, chunks=None) as result:
+        speed = result["norm"].values
+        assert result["norm"].dims == ("month", "level", "latitude", "longitude")
+        assert "longitude" in result.coords
+    check(speed, expected)
