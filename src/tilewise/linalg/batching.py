@@ -1,0 +1,64 @@
+"""How many matrices and right-hand sides are worked on at a time, and what that costs: integers alone, no torch."""
+
+from __future__ import annotations
+
+#: Vendors' batched routines fail or slow down above this many matrices.
+MOST_MATRICES = 32_000 - 1
+#: Elements of A worked on at a time: 2 MiB of float64, which stays in cache beside its factors.
+MOST_ELEMENTS = 2**18
+
+
+def batch_shape(panel: int, matrices: int, right_hand_sides: int, n: int, p: int) -> tuple[int, int]:
+    """Matrices (n, p), and right-hand sides of each, worked on at a time: at most `panel` pixels.
+
+    >>> batch_shape(4096, matrices=10**6, right_hand_sides=1, n=10, p=3)
+    (4096, 1)
+    >>> batch_shape(4096, matrices=12, right_hand_sides=10**6, n=10, p=3)
+    (1, 4096)
+    >>> batch_shape(4096, matrices=10**6, right_hand_sides=1, n=500, p=400)
+    (1, 1)
+    """
+    width = max(1, min(panel, right_hand_sides))
+    count = min(matrices, panel // width, MOST_MATRICES, MOST_ELEMENTS // (n * p))
+    return max(1, count), width
+
+
+#: Bytes of what is not counted element by element: status, masks, LAPACK's blocks.
+_SMALL = 1 << 17
+
+
+def shared_panel(n: int, p: int) -> int:
+    """Pixels that a shared matrix (n, p) is applied to at a time: buffers of 4 MiB of float64, a multiple of 64.
+
+    >>> shared_panel(50, 100), shared_panel(1000, 100), shared_panel(10**5, 100)
+    (2048, 384, 64)
+    """
+    return min(4096, max(64, MOST_ELEMENTS * 2 // (n + 2 * p) // 64 * 64))
+
+
+def right_hand_side_bytes(count: int, width: int, n: int, p: int, itemsize: int, *, residual: bool) -> int:
+    """Upper bound for `count` matrices (n, p) with `width` right-hand sides each, and for the checks of solutions.
+
+    b scaled or projected beside b itself, the solution with its scaling, its stored form and its mask; with
+    residuals, the residual and what a norm safe from overflow takes.
+    """
+    numbers = 3 * n + 4 * p + (5 * n if residual else 0)
+    return count * width * itemsize * (numbers + 4) + _SMALL
+
+
+def least_squares_bytes(count: int, n: int, p: int, itemsize: int) -> int:
+    """Upper bound for factors of `count` matrices (n, p): the scaled matrices, QR, and the SVD of those in doubt.
+
+    Those in doubt may take up to 15 more places than there are matrices, to keep their alignment. The SVD of each
+    takes its copy, U, V^H and LAPACK's workspace; the minimum-norm factor a few matrices of the size of V and of K.
+    """
+    k = min(n, p)
+    by_qr = 4 * n * p + 3 * p * k
+    by_svd = 6 * n * p + 9 * p * k + 4 * k * k
+    in_doubt = count + (15 if count > 1 else 0)
+    return itemsize * (count * by_qr + in_doubt * by_svd + 128 * (n + p)) + _SMALL
+
+
+def square_bytes(count: int, n: int, itemsize: int) -> int:
+    """Upper bound for factors of `count` matrices (n, n): scaled, LU, the inverse, and singular values."""
+    return itemsize * (count * 9 * n * n + 128 * n) + _SMALL

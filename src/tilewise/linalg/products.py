@@ -1,0 +1,237 @@
+"""Solutions of a tile: right-hand sides gathered into contiguous panels, solved, checked, and written.
+
+A panel is G matrices by w right-hand sides each, (G, n, w): one shared matrix and `panel` pixels, or `panel` pixels
+each with a matrix of their own, or anything between where A varies along some tile dimensions only. Buffers are
+allocated once a call. Panels are whole, the last one padded: the bits of a product depend on its width.
+
+Every product multiplies every entry of its right-hand side, so whatever is not finite in b makes its solution not
+finite, and it alone: one look at the solution, while it is in cache, finds both bad data and overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tilewise.fields import Status
+from tilewise.linalg.batching import batch_shape
+from tilewise.linalg.layout import box_of, box_size, boxes, merge_tile_axes
+from tilewise.linalg.scaling import euclidean_norm
+
+#: Leading axes of each view that are not tile axes.
+_CORE = {"A": 2, "b": 1, "solution": 1, "status": 0, "rank": 0, "residual_norm": 0}
+
+Views = Mapping[str, torch.Tensor]
+
+
+class Solver(Protocol):
+    """G factored matrices, which right-hand sides can be given to."""
+
+    @property
+    def rank(self) -> torch.Tensor:
+        """(G,) numerical rank."""
+
+    @property
+    def status(self) -> torch.Tensor:
+        """(G,) uint8."""
+
+    def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
+        """Put the solutions (G, p, w) of right-hand sides (G, n, w) into `out`."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix whose pseudo-inverse is applied as a product: within gamma_n |P||b| of the exact product.
+
+    `pseudoinverse` is (1, p, n); `rank` and `status` are (1,).
+    """
+
+    pseudoinverse: torch.Tensor
+    rank: torch.Tensor
+    status: torch.Tensor
+
+    def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
+        """Put the solutions (1, p, w) of right-hand sides (1, n, w) into `out`."""
+        torch.bmm(self.pseudoinverse, b, out=out)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A solver with what is asked of its solutions.
+
+    Attributes
+    ----------
+    solver
+        For G matrices.
+    lost
+        (G,) bool: matrices whose solutions are NaN, as their status says.
+    A
+        The matrices (G, n, p) themselves, where residuals are wanted, in the dtype computed in.
+    """
+
+    solver: Solver
+    lost: torch.Tensor
+    A: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """What one panel is worked on in; `stored` is the solution in the output's dtype, often the same tensor."""
+
+    b: torch.Tensor
+    x: torch.Tensor
+    stored: torch.Tensor
+    residual: torch.Tensor | None
+
+    def first(self, count: int) -> _Buffers:
+        """The buffers of the first `count` matrices."""
+        x = self.x[:count]
+        stored = x if self.stored is self.x else self.stored[:count]
+        residual = None if self.residual is None else self.residual[:count]
+        return _Buffers(self.b[:count], x, stored, residual)
+
+
+def solve_shared(batch: Batch, views: Views, dtype: torch.dtype, *, panel: int) -> None:
+    """Solve every pixel of a tile with one matrix, in `dtype`.
+
+    `views` holds b (n, *tile) and the outputs: solution (p, *tile), status (*tile), and rank or residual_norm where
+    they are wanted.
+    """
+    views, _ = _split_tile_axes(views)
+    buffers = _buffers(views, 1, panel, dtype)
+    _fill(batch, views, 1, buffers)
+
+
+def solve_varying(
+    factor: Callable[[torch.Tensor], tuple[Solver, torch.Tensor]], views: Views, dtype: torch.dtype, *, panel: int
+) -> None:
+    """Factor each distinct matrix of a tile once, and solve its pixels with it.
+
+    `factor` takes finite matrices (G, n, p) of `dtype` to a solver and to the mask (G,) of solutions that are not
+    kept. `views` is as for `solve_shared`, with A (n, p, *tile) of size 1 along the tile axes that it lacks.
+    """
+    views, lead = _split_tile_axes(views)
+    n, p = views["A"].shape[:2]
+    matrices, right_hand_sides = views["status"].shape[:lead], views["status"].shape[lead:]
+    count, width = batch_shape(panel, math.prod(matrices), math.prod(right_hand_sides), n, p)
+    buffers = _buffers(views, count, width, dtype)
+    A = torch.empty(count, n, p, dtype=dtype, device=views["A"].device)
+    everywhere = (slice(None),) * len(right_hand_sides)
+    for box in boxes(matrices, count):
+        part = {name: box_of(view, _CORE[name], box + everywhere) for name, view in views.items()}
+        size = box_size(box)
+        batch = _factored(factor, _gathered(part["A"], lead, A[:size]))
+        _fill(batch, part, lead, buffers.first(size))
+
+
+def _split_tile_axes(views: Views) -> tuple[dict[str, torch.Tensor], int]:
+    """Views with the tile axes along which A varies first, and their number; at least one axis of either kind."""
+    count = views["status"].dim()
+    varies = [i for i in range(count) if "A" in views and views["A"].shape[2 + i] != 1]
+    order = varies + [i for i in range(count) if i not in varies]
+    moved = {name: _permuted(view, _CORE[name], order) for name, view in views.items()}
+    if count:
+        moved = merge_tile_axes(moved, {name: _CORE[name] for name in moved})
+    tile = moved["A"].shape[2:] if "A" in moved else ()
+    lead = sum(size != 1 for size in tile)
+    if lead == 0:
+        moved = {name: view.unsqueeze(_CORE[name]) for name, view in moved.items()}
+        lead = 1
+    if moved["status"].dim() == lead:
+        moved = {name: view.unsqueeze(-1) for name, view in moved.items()}
+    return moved, lead
+
+
+def _permuted(view: torch.Tensor, core: int, order: Sequence[int]) -> torch.Tensor:
+    return view.permute([*range(core), *(core + i for i in order)])
+
+
+def _buffers(views: Views, count: int, width: int, dtype: torch.dtype) -> _Buffers:
+    b, solution = views["b"], views["solution"]
+    x = torch.zeros(count, solution.shape[0], width, dtype=dtype, device=b.device)
+    rhs = torch.zeros(count, b.shape[0], width, dtype=dtype, device=b.device)
+    return _Buffers(
+        b=rhs,
+        x=x,
+        stored=x if solution.dtype == dtype else torch.zeros_like(x, dtype=solution.dtype),
+        residual=torch.zeros_like(rhs) if "residual_norm" in views else None,
+    )
+
+
+def _gathered(A: torch.Tensor, lead: int, into: torch.Tensor) -> torch.Tensor:
+    """The matrices of a box (n, p, *g, 1...) as one batch (G, n, p)."""
+    A = A.flatten(1 + lead + 1)[..., 0] if A.dim() > 2 + lead else A
+    torch.unflatten(into, 0, A.shape[2:]).copy_(A.movedim((0, 1), (-2, -1)))
+    return into
+
+
+def _factored(factor: Callable[[torch.Tensor], tuple[Solver, torch.Tensor]], A: torch.Tensor) -> Batch:
+    """The batch factored; a matrix that is not finite is factored as zeros and its pixels are lost."""
+    finite = A.sum((1, 2)).isfinite()
+    if not bool(finite.all()):  # or a sum has overflowed: look again, closely
+        finite = A.isfinite().flatten(1).all(1)
+    bad = ~finite
+    A[bad] = 0
+    solver, lost = factor(A)
+    solver.status[bad] = int(Status.NON_FINITE)
+    solver.rank[bad] = -1
+    return Batch(solver, lost | bad, A)
+
+
+def _fill(batch: Batch, views: Views, lead: int, buffers: _Buffers) -> None:
+    """Solve all right-hand sides of a batch of matrices, one panel at a time."""
+    shape = views["status"].shape
+    spread = (...,) + (None,) * (len(shape) - lead)
+    for name, value in (("status", batch.solver.status), ("rank", batch.solver.rank)):
+        if name in views:
+            views[name].copy_(torch.unflatten(value, 0, shape[:lead])[spread])
+    lost = batch.lost if bool(batch.lost.any()) else None
+    for box in boxes(shape[lead:], buffers.b.shape[-1]):
+        whole = (slice(None),) * lead + box
+        part = {name: box_of(view, _CORE[name], whole) for name, view in views.items() if name != "A"}
+        _solve_panel(batch, lost, part, lead, buffers)
+
+
+def _solve_panel(batch: Batch, lost: torch.Tensor | None, part: Views, lead: int, buffers: _Buffers) -> None:
+    tile = part["status"].shape
+    _boxed(buffers.b, tile, lead).copy_(part["b"].movedim(0, lead))
+    batch.solver.solve(buffers.b, buffers.x)
+    if buffers.stored is not buffers.x:
+        buffers.stored.copy_(buffers.x)
+    bad = _not_finite(buffers.stored[..., : math.prod(tile[lead:])])
+    gone = bad if lost is None else (lost.unsqueeze(-1) if bad is None else bad | lost.unsqueeze(-1))
+    if buffers.residual is not None and batch.A is not None:
+        torch.baddbmm(buffers.b, batch.A, buffers.x, alpha=-1, out=buffers.residual)
+        norm = euclidean_norm(buffers.residual, dim=1)
+        _put(norm, gone, part["residual_norm"], tile, lead)
+    if bad is not None:
+        part["status"].masked_fill_(_boxed(bad, tile, lead), int(Status.NON_FINITE))
+    _put(buffers.stored, None if gone is None else gone.unsqueeze(1), part["solution"], tile, lead)
+
+
+def _boxed(buffer: torch.Tensor, tile: Sequence[int], lead: int) -> torch.Tensor:
+    """The used part of a panel (G, ..., w) with the axes of the tile: (*g, ..., *k)."""
+    used = buffer[..., : math.prod(tile[lead:])]
+    return torch.unflatten(torch.unflatten(used, -1, tile[lead:]), 0, tile[:lead])
+
+
+def _put(panel: torch.Tensor, gone: torch.Tensor | None, out: torch.Tensor, tile: Sequence[int], lead: int) -> None:
+    """Write the used part of a panel (G, w) or (G, p, w), NaN where a pixel is gone."""
+    if gone is not None:
+        nan = complex(math.nan, math.nan) if panel.is_complex() else math.nan
+        panel[..., : math.prod(tile[lead:])].masked_fill_(gone, nan)
+    own = out.dim() - len(tile)
+    (out.movedim(0, lead) if own else out).copy_(_boxed(panel, tile, lead))
+
+
+def _not_finite(x: torch.Tensor) -> torch.Tensor | None:
+    """Mask (G, w) of the solutions (G, p, w) with a value that is not finite; None where there are none."""
+    finite = x.sum(1).isfinite()
+    if bool(finite.all()):
+        return None
+    finite = x.isfinite().all(1)  # a sum of finite values may overflow
+    return None if bool(finite.all()) else ~finite
