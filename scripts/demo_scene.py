@@ -209,8 +209,8 @@ def _summary(folder: Path, report: dict[str, Any], velocity: float, worst: float
         f"{report['startup']:.1f} s to start",
         "throughput": f"{size / 1e6 / seconds:.0f} MB/s of input",
         "peak memory": f"{_mib(plan['memory']['peak'])} predicted, {_mib(report['peak'])} measured, a worker process",
-        "check": f"{ROWS * COLUMNS} pixels ok; velocities within {velocity:.2f} mm/year of the truth; solutions "
-        f"within {worst:.2f} of the rounding bound of numpy's",
+        "check": f"{ROWS * COLUMNS} pixels ok, velocities within {velocity:.2f} mm/year of the truth",
+        "": f"solutions within {worst:.2f} of the bound of rounding about numpy's float64 ones",
         "output": report["output"],
     }
     print("\n" + "\n".join(f"{name:<12}{text}" for name, text in rows.items()))

@@ -97,8 +97,3 @@ def test_every_error_is_on_its_page():
 def test_job_file_on_its_page_is_one():
     job = config.loads(re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "jobs.md").read_text(), re.S | re.M)[0])
     assert config.loads(config.dump(job)) == job
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
-def test_job_file_of_configs_is_one(path):
-    assert config.load(path).kernel
