@@ -66,12 +66,24 @@ class Fragile(Total, name="fragile"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mistaken(Total, name="mistaken"):
+    """Has a mistake in its declaration."""
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        return super().declare({"y": fields["y"]})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Talkative(Total, name="talkative"):
     """Prints, in Python and past it."""
 
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        print("declaring")
+        return super().declare(fields)
+
     def compute(self, state: Any, fields: Mapping[str, Any], out: Mapping[str, Any], *, panel: int) -> None:
-        print("from python")
-        os.write(1, b"from below\n")
+        print("computing", flush=True)
+        os.write(1, b"computing, below python\n")
         super().compute(state, fields, out, panel=panel)
 
 
