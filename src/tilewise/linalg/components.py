@@ -44,16 +44,17 @@ class Components:
         spread: bool,
     ) -> None:
         self._view = view
-        self._varies = view.shape[-1] != 1
-        self._wide = spread or self._varies
-        self._covers = (*(size != 1 for size in view.shape[1:-1]), self._wide)
+        last = view.dim() - 2
+        self._varying = [axis for axis, size in enumerate(view.shape[1:]) if size != 1]
+        self._covered = [*self._varying, last] if spread and last not in self._varying else self._varying
+        self._wide = last in self._covered
         self._dtype = dtype
         self._pad = pad
-        pixels = math.prod(size for size, covers in zip(block, self._covers, strict=True) if covers)
+        pixels = math.prod(block[axis] for axis in self._covered)
         self._group = max(1, min(view.shape[0], GATHER * panel // pixels))
         self._pixels = self._group * pixels
         self._buffer: torch.Tensor | None = None
-        self._box: tuple[slice, ...] = ()
+        self._box: list[slice] | None = None
         self._shape: tuple[int, ...] = ()
         self._first = -1
         self._in_place = False
@@ -61,13 +62,16 @@ class Components:
 
     def move(self, box: Sequence[slice]) -> None:
         """Go to a block; what a field that does not vary between the two blocks has gathered stays."""
-        own = tuple(where if covers else _WHOLE for where, covers in zip(box, self._covers, strict=True))
+        own = [box[axis] for axis in self._covered]
         if own == self._box:
             return
         self._box = own
         self._first = -1
         self._width = box[-1].stop - box[-1].start
-        self._part = self._view[(_WHOLE, *own[:-1], box[-1] if self._varies else _WHOLE)]
+        index = [_WHOLE] * self._view.dim()
+        for axis in self._varying:
+            index[1 + axis] = box[axis]
+        self._part = self._view[tuple(index)]
         self._in_place = self._dtype == self._view.dtype and self._is_panel(self._part)
         if self._in_place:
             self._panels = self._part.unbind(0)
@@ -84,7 +88,7 @@ class Components:
     def _is_panel(self, part: torch.Tensor) -> bool:
         if not self._wide:
             return True
-        return self._varies and self._width % PAD == 0 and part.stride(-1) == 1
+        return part.shape[-1] == self._width and self._width % PAD == 0 and part.stride(-1) == 1
 
     def _gather(self, first: int) -> None:
         part = self._part[first : first + self._group]

@@ -56,6 +56,9 @@ class Scratch:
         self._flat = {name: torch.empty(pixels, dtype=dtype, device=device) for name in FLOAT_PANELS}
         self._flat |= {name: torch.empty(pixels, dtype=torch.bool, device=device) for name in MASK_PANELS}
         self._sizes: tuple[int, ...] = ()
+        info = torch.finfo(dtype)
+        #: Sum of squares from which on what underflows is negligible: a square loses at most u times tiny.
+        self.least_square = info.tiny / info.eps
 
     def fit(self, sizes: tuple[int, ...]) -> None:
         """Give every panel the shape of a block, its last axis padded; `result` is `total` without the padding."""
@@ -84,8 +87,8 @@ def _two(component: Component, count: int, scratch: Scratch, out: torch.Tensor) 
     for k in range(1, count):
         value = component(k)
         total.addcmul_(value, value)
-    low, high = (bound.item() for bound in torch.aminmax(total))
-    if not (low >= _least_square(total.dtype) and high < math.inf):
+    low, high = torch.aminmax(total)
+    if not (low.item() >= scratch.least_square and high.item() < math.inf):
         _store(_with_scaled(component, count, scratch), out)
     elif out.dtype == total.dtype:
         torch.sqrt(scratch.result, out=out)
@@ -93,16 +96,10 @@ def _two(component: Component, count: int, scratch: Scratch, out: torch.Tensor) 
         _store(total.sqrt_(), out)
 
 
-def _least_square(dtype: torch.dtype) -> float:
-    """Sum of squares from which on what underflows is negligible: each square loses at most u times tiny."""
-    info = torch.finfo(dtype)
-    return info.tiny / info.eps
-
-
 def _with_scaled(component: Component, count: int, scratch: Scratch) -> torch.Tensor:
     """Roots of the sums of squares, from scaled components where the sum has overflowed or may have underflowed."""
     total, scaled, values = scratch.total, scratch.scaled, scratch.values
-    torch.ge(total, _least_square(total.dtype), out=scratch.large)
+    torch.ge(total, scratch.least_square, out=scratch.large)
     torch.lt(total, math.inf, out=scratch.small)
     plain = scratch.large.logical_and_(scratch.small)
     inverse = _inverse_scale(_extreme(torch.maximum, component, count, scratch, scratch.scale))
