@@ -175,7 +175,7 @@ def _print(found: dict[str, Any]) -> None:
     median, low, high = found["ratio"]
     peaks = found["peaks"]
     print(
-        f"ratio: broadcast takes {median:.1f} times as long as tilewise [{low:.1f}, {high:.1f}], Python {loop / ours:.0f}"
+        f"ratio: broadcast takes {median:.1f} [{low:.1f}, {high:.1f}] times as long, the Python loop {loop / ours:.0f}"
     )
     print(f"error: at most {found['relative_error']:.2e} of any pixel, against float64")
     print(
