@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewise.outcome import Event, Report
     from tilewise.outputs import Output
     from tilewise.planning import Plan
+    from tilewise.report import progress
     from tilewise.sources import Input
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "Status": "fields",
     "TilewiseError": "errors",
     "plan": "job",
+    "progress": "report",
     "run": "job",
 }
 
@@ -53,6 +55,7 @@ __all__ = [
     "TilewiseError",
     "__version__",
     "plan",
+    "progress",
     "run",
 ]
 

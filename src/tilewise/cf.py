@@ -66,10 +66,33 @@ def provenance(description: Mapping[str, object], run: str) -> dict[str, Any]:
         "tilewise": {
             "version": __version__,
             "run": run,
-            "job": json.loads(json.dumps(description, default=str)),
+            "job": json.loads(to_json(description)),
             "libraries": library_versions(),
         },
     }
+
+
+def to_json(value: object) -> str:
+    """JSON that every parser reads: infinities and NaN, which it has no form for, become text.
+
+    >>> print(to_json({"ord": math.inf, "tiles": (1, 2.5)}))
+    {
+      "ord": "inf",
+      "tiles": [
+        1,
+        2.5
+      ]
+    }
+    """
+    return json.dumps(_finite(value), indent=2, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def library_versions() -> dict[str, str]:

@@ -140,11 +140,12 @@ def plan(job: str, overrides: Sequence[str], as_json: bool) -> None:
     """Show tiles, bytes and peak memory of a job; nothing is written."""
     with _stdout_for_results():
         from tilewise import report
+        from tilewise.cf import to_json
         from tilewise.config import load
 
         with report.logged():
             document = report.describe(load(job, overrides))
-        text = report.to_json(document) if as_json else report.plan_text(document)
+        text = to_json(document) if as_json else report.plan_text(document)
     _print(text)
 
 
@@ -159,13 +160,14 @@ def run(job: str, overrides: Sequence[str], overwrite: bool, as_json: bool, quie
     """Do a job from its inputs to its output."""
     with _stdout_for_results():
         from tilewise import report
+        from tilewise.cf import to_json
         from tilewise.config import load
         from tilewise.job import run
 
         with report.logged(quiet=quiet), report.progress(quiet=quiet) as watch:
             found = run(load(job, overrides), overwrite=overwrite, progress=watch)
     if as_json:
-        _print(report.to_json(found.to_dict()))
+        _print(to_json(found.to_dict()))
     elif not quiet:
         _print(report.run_text(found))
 

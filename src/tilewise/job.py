@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
@@ -305,5 +304,5 @@ def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in documents.items():
         part = folder / f"{name}.json.part"
-        part.write_text(json.dumps(document, indent=2, default=str) + "\n")
+        part.write_text(cf.to_json(document) + "\n")
         part.replace(folder / f"{name}.json")

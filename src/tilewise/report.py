@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -183,25 +182,6 @@ def logged(*, quiet: bool = False) -> Iterator[None]:
 
 
 # --- plans and runs
-
-
-def to_json(document: Mapping[str, Any]) -> str:
-    """A document as JSON that every parser reads: infinities and NaN as text.
-
-    >>> print(to_json({"ord": math.inf}))
-    {
-      "ord": "inf"
-    }
-    """
-    return json.dumps(_finite(document), indent=2, default=str, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def describe(job: Job) -> dict[str, Any]:
