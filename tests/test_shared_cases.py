@@ -16,7 +16,7 @@ import tilewise
 @pytest.fixture(scope="module")
 def wind(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, np.ndarray]]:
     """ERA-Interim wind, decoded to a plain Zarr, and its exact speeds."""
-    folder = shared_data.shared("wind_eraint_packed")
+    folder = shared_data.shared("data/wind_eraint_packed")
     path = tmp_path_factory.mktemp("wind") / "plain.zarr"
     with xr.open_dataset(folder / "eraint_uvz.nc", mask_and_scale=False) as packed:
         fields = {n: (packed[n].dims, decoded(packed[n])) for n in ("u", "v")}
