@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewise.errors import DimensionError, DTypeError, KernelContractError, UnknownKernelError
+from tilewise.errors import DimensionError, DTypeError, KernelContractError, TilewiseError, UnknownKernelError
 from tilewise.fields import FieldSpec, OutputSpec, compute_dtype, merged_sizes, result_dtype, union_dims
 
 if TYPE_CHECKING:
@@ -250,7 +250,16 @@ def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signat
     KernelContractError
         A user's kernel declares something that no engine could run.
     """
-    signature = kernel.declare(fields)
+    try:
+        signature = kernel.declare(fields)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, TilewiseError):
+            raise
+        raise KernelContractError(
+            f"kernel {kernel.name!r} fails to declare its outputs: {type(error).__name__}",
+            got=error,
+            do="make declare refuse such inputs with a TilewiseError, or accept them",
+        ) from error
     names = [out.name for out in signature.outputs]
     if not names or len(set(names)) != len(names):
         raise KernelContractError(
@@ -304,7 +313,7 @@ def kernel_class(name: str) -> type[Kernel]:
     raise UnknownKernelError(
         f"there is no kernel {name!r}",
         expected=", ".join(sorted(known)) + ' or "module:Class"',
-        do=f"did you mean {near[0]!r}?" if near else "use one of these names",
+        do=f"write {near[0]!r} instead" if near else "use one of these names",
     )
 
 
