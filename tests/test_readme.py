@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 import zarr
 
+import tilewise
 from tilewise import config, errors
+from tilewise.kernels import Kernel, kernel_class
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -97,3 +100,23 @@ def test_every_error_is_on_its_page():
 def test_job_file_on_its_page_is_one():
     job = config.loads(re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "jobs.md").read_text(), re.S | re.M)[0])
     assert config.loads(config.dump(job)) == job
+
+
+@pytest.mark.parametrize(
+    "name", sorted(n for n, c in Kernel.registered().items() if c.__module__.startswith("tilewise."))
+)
+def test_every_kernel_and_its_parameters_are_on_the_pages(name):
+    row = re.search(rf"^\| `{name}`.*$", README, re.M)
+    jobs = (ROOT / "docs" / "jobs.md").read_text()
+    assert row, f"README.md has no row of the kernel {name}"
+    for parameter in dataclasses.fields(kernel_class(name)):
+        assert f"`{parameter.name}`" in row[0]
+        assert f"`{parameter.name}`" in jobs
+    assert f"Kernel `{name}`" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("record", [tilewise.Job, tilewise.Input, tilewise.Output, tilewise.Cluster])
+def test_every_key_of_a_job_file_is_on_its_page(record):
+    jobs = (ROOT / "docs" / "jobs.md").read_text()
+    for field in dataclasses.fields(record):
+        assert re.search(rf"[`.]{field.name}[`.]|^## {field.name}$", jobs, re.M), field.name
