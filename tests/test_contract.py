@@ -1,0 +1,170 @@
+"""The contract, over every kernel: declarations are true, doors and schedulers agree, tiles do not matter."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import contract
+import harness
+import stores
+import tilewise
+from tilewise import config
+from tilewise.kernels.base import Kernel, Signature
+
+EXAMPLES = contract.examples()
+FIRST = list({type(e.kernel): e for e in reversed(EXAMPLES)}.values())
+
+
+def name(example: contract.Example) -> str:
+    return f"{example.kernel.name}-{EXAMPLES.index(example)}"
+
+
+def built_in() -> set[str]:
+    return {n for n, cls in Kernel.registered().items() if cls.__module__.startswith("tilewise.")} - {"doc_mean"}
+
+
+def test_every_kernel_of_the_package_has_an_example() -> None:
+    assert {e.kernel.name for e in EXAMPLES} == built_in()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_declarations_are_true(example: contract.Example) -> None:
+    signature = harness.declare(example.kernel, example.fields)
+    outputs = harness.evaluate(example.kernel, example.fields)
+    assert set(outputs) == {spec.name for spec in signature.outputs}
+    for spec in signature.outputs:
+        assert outputs[spec.name].shape == spec.shape
+        assert outputs[spec.name].dtype == spec.dtype
+        assert spec.dims[len(spec.dims) - len(signature.tile_dims) :] == signature.tile_dims
+    assert example.kernel.panel(signature) % 64 == 0
+    assert example.kernel.workspace(signature, signature.sizes, panel=example.kernel.panel(signature)) >= 0
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_kernels_are_values_that_travel(example: contract.Example) -> None:
+    kernel = example.kernel
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+    assert pickle.loads(cloudpickle.dumps(kernel)) == kernel
+    hash(kernel)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_a_job_file_says_the_same_kernel(example: contract.Example) -> None:
+    job = tilewise.Job(kernel=example.kernel, inputs={n: f"{n}.zarr" for n in example.fields}, output="o.zarr")
+    assert config.loads(config.dump(job)).kernel == example.kernel
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_inputs_are_never_written_to(example: contract.Example) -> None:
+    before = {n: np.array(data) for n, (_, data) in example.fields.items()}
+    harness.evaluate(example.kernel, example.fields)
+    for n, (_, data) in example.fields.items():
+        np.testing.assert_array_equal(np.array(data), before[n])
+
+
+def store_fields(folder: Path, example: contract.Example) -> dict[str, Any]:
+    found = {}
+    for n, (dims, data) in example.fields.items():
+        chunks = {dim: -(-size // 3) for dim, size in zip(dims, np.asarray(data).shape, strict=True)}
+        found[n] = stores.write(folder / f"{n}.zarr", {n: (dims, data)}, chunks=chunks)
+    return found
+
+
+def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int]) -> dict[str, Any]:
+    inputs = {n: str(folder / f"{n}.zarr") for n in example.fields}
+    if not (folder / f"{next(iter(inputs))}.zarr").exists():
+        store_fields(folder, example)
+    signature = harness.declare(example.kernel, example.fields)
+    output = tilewise.Output(store=str(folder / "out.zarr"), chunks=smallest_tile(signature))
+    job = tilewise.Job(
+        kernel=example.kernel,
+        inputs=inputs,
+        output=output,
+        tile=tile,
+        cluster=tilewise.Cluster(kind=kind, workers=2),
+    )
+    report = tilewise.run(job, overwrite=True)
+    return {spec.name: stores.read(report.output, spec.name) for spec in signature.outputs}
+
+
+def smallest_tile(signature: Signature) -> dict[str, int]:
+    """At least two cells, and at most nine tiles, along each dimension."""
+    return {dim: max(2, -(-signature.sizes[dim] // 9)) for dim in signature.tile_dims}
+
+
+def tilings(example: contract.Example) -> list[dict[str, int]]:
+    """Three tile shapes: the smallest, all of it, and one that is wide along the last dimension."""
+    signature = harness.declare(example.kernel, example.fields)
+    sizes = {dim: signature.sizes[dim] for dim in signature.tile_dims}
+    smallest = smallest_tile(signature)
+    wide = {**smallest, **dict(list(sizes.items())[-1:])}
+    return [smallest, sizes, wide]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_tiles_do_not_matter(tmp_path: Path, example: contract.Example) -> None:
+    results = [run(tmp_path, example, "threads", tile) for tile in tilings(example)]
+    whole = harness.evaluate(example.kernel, example.fields)
+    for result in [*results, whole]:
+        for n, values in result.items():
+            agree(n, values, results[0][n], example.bound(n, results[0]))
+
+
+def agree(n: str, one: Any, other: Any, bound: Any) -> None:
+    """Equal bit for bit where the bound is 0, else within it; NaN stands where NaN stands."""
+    if np.ndim(bound) == 0 and bound == 0:
+        assert one.tobytes() == other.tobytes(), n
+        return
+    np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        assert (np.isnan(one) | (one == other) | (np.abs(one - other) <= bound)).all(), n
+
+
+@pytest.mark.parametrize("example", FIRST, ids=name)
+@pytest.mark.parametrize("kind", ["processes", "local"])
+def test_every_local_kind_gives_the_same_bits(tmp_path: Path, example: contract.Example, kind: str) -> None:
+    tile = tilings(example)[2]
+    threads = run(tmp_path, example, "threads", tile)
+    for n, values in run(tmp_path, example, kind, tile).items():
+        assert values.tobytes() == threads[n].tobytes()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_a_poisoned_pixel_changes_no_other(example: contract.Example) -> None:
+    signature = harness.declare(example.kernel, example.fields)
+    streamed = [n for n in signature.streamed if set(signature.fields[n].dims) >= set(signature.tile_dims)]
+    if not streamed:
+        pytest.skip("no input has every tile dimension")
+    n = streamed[0]
+    dims, data = example.fields[n]
+    poisoned = np.array(data)
+    if poisoned.dtype.kind not in "fc":
+        pytest.skip("integers hold no NaN")
+    pixel = {dim: size // 2 for dim, size in signature.sizes.items() if dim in signature.tile_dims}
+    poisoned[tuple(pixel.get(dim, slice(None)) for dim in dims)] = np.nan
+    clean = harness.evaluate(example.kernel, example.fields)
+    hurt = harness.evaluate(example.kernel, {**example.fields, n: (dims, poisoned)})
+    for spec in signature.outputs:
+        other = np.ones(spec.shape, dtype=bool)
+        other[tuple(pixel.get(dim, slice(None)) for dim in spec.dims)] = False
+        assert clean[spec.name][other].tobytes() == hurt[spec.name][other].tobytes()
+
+
+def test_declaring_imports_no_torch() -> None:
+    code = "import sys, tilewise.kernels; assert not {'torch', 'numpy', 'dask'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_footprints_are_bytes(example: contract.Example) -> None:
+    signature = harness.declare(example.kernel, example.fields)
+    footprint = example.kernel.footprint(signature)
+    assert 0 <= footprint.state <= footprint.peak
