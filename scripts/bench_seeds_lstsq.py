@@ -113,9 +113,9 @@ def _print(times: dict[str, list[float]], residual: float, length: float, flagge
         median = statistics.median(runs)
         print(f"  {name:24s} {median:9.4f} s  [{min(runs):.4f}, {max(runs):.4f}]  {median / ours:8.1f} x tilewise")
     print(
-        f"  all on the whole of b but the loop: {LOOP_ROWS} of {ROWS} rows, multiplied up; a factorisation in every call"
+        f"  on all {ROWS} rows, but the loop on {LOOP_ROWS}, multiplied up; every call factors; outputs touched but where fresh"
     )
-    print("  outputs preallocated and touched, but where fresh; A^T A is singular: neither normal form has the answer")
+    print("  A^T A is singular: neither form of the normal equations has the answer")
     print(f"  ||b - A x|| exceeds numpy's float64 by at most {residual:.2e} ||b||, ||x|| by {length:.2e}")
     print(f"  every pixel flagged underdetermined: {flagged}")
 

@@ -11,7 +11,7 @@ from tilewise.linalg.square import factor_square
 
 
 def solved(A, b):
-    factors = factor_square(torch.from_numpy(np.array(A))[None], want_rank=True)
+    factors = factor_square(torch.from_numpy(np.array(A))[..., None], want_rank=True)
     dtype = torch.result_type(torch.from_numpy(np.array(A)), torch.from_numpy(np.array(b)))
     out = torch.empty(1, len(A), 1, dtype=dtype)
     factors.to(dtype).solve(torch.from_numpy(np.array(b)).to(dtype)[None, :, None], out)
@@ -92,11 +92,11 @@ def test_thresholds_are_those_of_the_1_norm_condition(n):
 
 def test_one_singular_matrix_leaves_the_others_alone():
     rng = np.random.default_rng(0)
-    A = torch.from_numpy(rng.standard_normal((40, 5, 5)))
+    A = torch.from_numpy(rng.standard_normal((5, 5, 40)))
     b = torch.from_numpy(rng.standard_normal((40, 5, 2)))
     before, after = torch.empty_like(b), torch.empty_like(b)
     factor_square(A).solve(b, before)
-    A[7] = 0
+    A[..., 7] = 0
     factors = factor_square(A)
     factors.solve(b, after)
     assert factors.singular.nonzero().flatten().tolist() == [7]

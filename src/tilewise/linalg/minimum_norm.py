@@ -4,13 +4,13 @@ Let S = A 2^-e be the column-scaled matrix, cut at its rank to U diag(s) V^H, an
 
     V^H 2^e x = c
 
-minimises ||A x - b||. The one of minimum norm in the user's units is x = Z (Z^H Z)^-1 c with Z = 2^e V: to take
-2^-e V c, which is shortest in the scaled units, would be another one.
+minimises ||A x - b||. The one of minimum norm in the user's units is x = Z (Z^H Z)^-1 c with Z = 2^e V: 2^-e V c, the
+shortest in the scaled units, is another one.
 
-where Z^H Z is well conditioned as long as the units are alike. The rows of Z may differ by any power of ten,
-though, and then forming Z^H Z would drown the small ones. So Z is first reduced by column operations with complete
-pivoting, Z K = M, to an M that is the identity on the pivot rows and bounded elsewhere (Peters and Wilkinson, The
-least squares problem and pseudo-inverses, Computer Journal 13, 1970); then
+Where the units are alike, Z^H Z is well conditioned. Where they are not, the rows of Z differ by any power of ten, and
+Z^H Z would drown the small ones. So Z is then reduced by column operations with complete pivoting, Z K = M, to an M
+that is the identity on the pivot rows and bounded elsewhere (Peters and Wilkinson, The least squares problem and
+pseudo-inverses, Computer Journal 13, 1970), and
 
     x = M (M^H M)^-1 K^H c,
 
@@ -24,9 +24,10 @@ import math
 import torch
 
 from tilewise.linalg.scaling import magnitude, power_of_two, scaled_by
+from tilewise.linalg.subset import Subset
 
-#: Exponents that differ by so little that Z^H Z has a condition of at most 2^(2 * 2) = 16.
-_ALIKE = 2
+#: Exponents that differ by so little that Z^H Z has a condition of at most 2^(2 * 3) = 64.
+_ALIKE = 3
 #: Noise is never taken above this: where half of the digits are in doubt, no entry can be said to be zero.
 _MOST_NOISE = math.sqrt(torch.finfo(torch.float64).eps)
 
@@ -46,17 +47,17 @@ def minimum_norm_left(
         (G,) size below which an entry of V cannot be told from zero.
     """
     V = V * kept.unsqueeze(-2)
-    spread = exponent.amax(-1) - exponent.amin(-1)
-    alike = (spread <= _ALIKE)[:, None, None]
+    common = exponent.amax(-1, keepdim=True)
     # Columns of similar units: K = I, and M = Z but for a common power of two.
-    M = V * power_of_two(exponent - exponent.amax(-1, keepdim=True)).unsqueeze(-1)
-    right = scaled_by(inverse.diag_embed().to(V.dtype), -exponent.amax(-1)[:, None, None])
+    M = V * power_of_two(exponent - common).unsqueeze(-1)
+    right = scaled_by(inverse.diag_embed(), -common.unsqueeze(-1)).to(V.dtype)
     dead = ~kept
-    if not bool(alike.all()):
-        reduced, right_reduced, found = _graded(V, inverse, exponent, noise)
-        M = torch.where(alike, M, reduced)
-        right = torch.where(alike, right, right_reduced)
-        dead = torch.where(alike[..., 0], dead, ~found)
+    mixed = (common - exponent).amax(-1) > _ALIKE
+    if bool(mixed.any()):
+        chosen = Subset.of(mixed)
+        graded = _graded(*(chosen.take(x) for x in (V, inverse, exponent, noise)))
+        for values, into in zip(graded, (M, right, dead), strict=True):
+            chosen.put(values, into)
     gram = torch.bmm(M.mH, M) + dead.to(M.dtype).diag_embed()
     L, failed = torch.linalg.cholesky_ex(gram)
     # Only units beyond the range of float64 can make it fail: a NaN, so that the pixel says so.
@@ -67,14 +68,14 @@ def minimum_norm_left(
 def _graded(
     V: torch.Tensor, inverse: torch.Tensor, exponent: torch.Tensor, noise: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """M, K^H diag(1/s), and which columns (G, k) have a pivot; the others are zero."""
+    """M, K^H diag(1/s), and the columns (G, k) without a pivot, which are zero."""
     W, K, pivots = _reduced(V, exponent, noise.clamp(max=_MOST_NOISE))
     found = pivots >= 0
     pivot_exponent = exponent.gather(-1, pivots.clamp(min=0))
     # M = 2^e W 2^-e_pivot: bounded by the choice of pivots, so the clamped powers serve.
     M = W * power_of_two(exponent.unsqueeze(-1) - pivot_exponent.unsqueeze(-2)) * found.unsqueeze(-2)
     right = scaled_by(K.mH * inverse.unsqueeze(-2), -pivot_exponent.unsqueeze(-1)) * found.unsqueeze(-1)
-    return M, right, found
+    return M, right, ~found
 
 
 def _reduced(

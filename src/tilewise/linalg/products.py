@@ -20,7 +20,7 @@ import torch
 from tilewise.fields import Status
 from tilewise.linalg.batching import batch_shape
 from tilewise.linalg.layout import box_of, box_size, boxes, merge_tile_axes
-from tilewise.linalg.scaling import euclidean_norm
+from tilewise.linalg.scaling import batch_first, euclidean_norm
 
 #: Leading axes of each view that are not tile axes.
 _CORE = {"A": 2, "b": 1, "solution": 1, "status": 0, "rank": 0, "residual_norm": 0}
@@ -111,7 +111,7 @@ def solve_varying(
 ) -> None:
     """Factor each distinct matrix of a tile once, and solve its pixels with it.
 
-    `factor` takes finite matrices (G, n, p) of `dtype` to a solver and to the mask (G,) of solutions that are not
+    `factor` takes finite matrices (n, p, G) of `dtype` to a solver and to the mask (G,) of solutions that are not
     kept. `views` is as for `solve_shared`, with A (n, p, *tile) of size 1 along the tile axes that it lacks.
     """
     views, lead = _split_tile_axes(views)
@@ -119,12 +119,13 @@ def solve_varying(
     matrices, right_hand_sides = views["status"].shape[:lead], views["status"].shape[lead:]
     count, width = batch_shape(panel, math.prod(matrices), math.prod(right_hand_sides), n, p)
     buffers = _buffers(views, count, width, dtype)
-    A = torch.empty(count, n, p, dtype=dtype, device=views["A"].device)
+    A = torch.empty(n * p * count, dtype=dtype, device=views["A"].device)
     everywhere = (slice(None),) * len(right_hand_sides)
     for box in boxes(matrices, count):
         part = {name: box_of(view, _CORE[name], box + everywhere) for name, view in views.items()}
         size = box_size(box)
-        batch = _factored(factor, _gathered(part["A"], lead, A[:size]))
+        gathered = _gathered(part["A"], lead, A[: n * p * size].view(n, p, size))
+        batch = _factored(factor, gathered, want_matrices="residual_norm" in views)
         _fill(batch, part, lead, buffers.first(size))
 
 
@@ -163,23 +164,25 @@ def _buffers(views: Views, count: int, width: int, dtype: torch.dtype) -> _Buffe
 
 
 def _gathered(A: torch.Tensor, lead: int, into: torch.Tensor) -> torch.Tensor:
-    """The matrices of a box (n, p, *g, 1...) as one batch (G, n, p)."""
-    A = A.flatten(1 + lead + 1)[..., 0] if A.dim() > 2 + lead else A
-    torch.unflatten(into, 0, A.shape[2:]).copy_(A.movedim((0, 1), (-2, -1)))
+    """The matrices of a box (n, p, *g, 1...) as one batch (n, p, G)."""
+    A = A.flatten(2 + lead)[..., 0] if A.dim() > 2 + lead else A
+    torch.unflatten(into, -1, A.shape[2:]).copy_(A)
     return into
 
 
-def _factored(factor: Callable[[torch.Tensor], tuple[Solver, torch.Tensor]], A: torch.Tensor) -> Batch:
-    """The batch factored; a matrix that is not finite is factored as zeros and its pixels are lost."""
-    finite = A.sum((1, 2)).isfinite()
-    if not bool(finite.all()):  # or a sum has overflowed: look again, closely
-        finite = A.isfinite().flatten(1).all(1)
-    bad = ~finite
-    A[bad] = 0
+def _factored(
+    factor: Callable[[torch.Tensor], tuple[Solver, torch.Tensor]], A: torch.Tensor, *, want_matrices: bool
+) -> Batch:
+    """The batch (n, p, G) factored; a matrix that is not finite is factored as zeros and its pixels are lost."""
+    if bool(A.sum().isfinite()):
+        solver, lost = factor(A)
+        return Batch(solver, lost, batch_first(A) if want_matrices else None)
+    bad = ~A.isfinite().flatten(0, 1).all(0)  # none, where it was the sum that overflowed
+    A[..., bad] = 0
     solver, lost = factor(A)
     solver.status[bad] = int(Status.NON_FINITE)
     solver.rank[bad] = -1
-    return Batch(solver, lost | bad, A)
+    return Batch(solver, lost | bad, batch_first(A) if want_matrices else None)
 
 
 def _fill(batch: Batch, views: Views, lead: int, buffers: _Buffers) -> None:
@@ -230,8 +233,7 @@ def _put(panel: torch.Tensor, gone: torch.Tensor | None, out: torch.Tensor, tile
 
 def _not_finite(x: torch.Tensor) -> torch.Tensor | None:
     """Mask (G, w) of the solutions (G, p, w) with a value that is not finite; None where there are none."""
-    finite = x.sum(1).isfinite()
-    if bool(finite.all()):
+    if bool(x.sum().isfinite()):
         return None
     finite = x.isfinite().all(1)  # a sum of finite values may overflow
     return None if bool(finite.all()) else ~finite

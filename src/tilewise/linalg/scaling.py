@@ -18,7 +18,9 @@ def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 
 
 def scaled_by(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """`x` times 2 to the exponent, in two steps: exact wherever the result is a normal number."""
+    """`x` times 2 to the exponent: exact wherever the result is a normal number."""
+    if bool((exponent.abs() <= _HIGHEST - 1).all()):
+        return x * power_of_two(exponent)
     half = exponent.div(2, rounding_mode="floor")
     return x * power_of_two(half) * power_of_two(exponent - half)
 
@@ -67,20 +69,34 @@ def magnitude(x: torch.Tensor) -> torch.Tensor:
 
 
 def column_scaled(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices (G, n, p) with columns of norm in [0.5, 1), and the exponents e (G, p) that undo it: A = scaled 2^e.
+    """Matrices (n, p, G) with columns of norm in [0.5, 1), and the exponents e (p, G) that undo it: A = scaled 2^e.
 
     A zero column keeps the scale 1.
     """
-    exponent = exponent_of(euclidean_norm(A, dim=-2))
-    return scaled_by(A, -exponent.unsqueeze(-2)), exponent
+    exponent = exponent_of(euclidean_norm(A, dim=0))
+    return scaled_by(A, -exponent), exponent
 
 
 def equilibrated(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Matrices (G, n, n) with rows and then columns of largest entry in [0.5, 1), and both exponents (G, n).
+    """Matrices (n, n, G) with rows and then columns of largest entry in [0.5, 1), and both exponents (n, G).
 
     A = scaled 2^(row + column), as LAPACK's xGEEQUB scales: by powers of two, so without rounding.
     """
-    row = exponent_of(magnitude(A).amax(-1))
-    rows_done = scaled_by(A, -row.unsqueeze(-1))
-    column = exponent_of(magnitude(rows_done).amax(-2))
-    return scaled_by(rows_done, -column.unsqueeze(-2)), row, column
+    row = exponent_of(magnitude(A).amax(1))
+    rows_done = scaled_by(A, -row.unsqueeze(1))
+    column = exponent_of(magnitude(rows_done).amax(0))
+    return scaled_by(rows_done, -column), row, column
+
+
+def batch_first(x: torch.Tensor) -> torch.Tensor:
+    """(..., G) as a contiguous (G, ...): what batched routines take.
+
+    Fields arrive with pixels last, where scaling a batch of small matrices runs along memory; the routines that
+    factor them want each matrix in one piece.
+    """
+    return x.movedim(-1, 0).contiguous()
+
+
+def batch_last(x: torch.Tensor) -> torch.Tensor:
+    """(G, ...) as a contiguous (..., G)."""
+    return x.movedim(0, -1).contiguous()

@@ -17,7 +17,7 @@ import torch
 
 from tilewise.fields import Status
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED, default_rcond
-from tilewise.linalg.scaling import equilibrated, scaled_by
+from tilewise.linalg.scaling import batch_first, batch_last, equilibrated, scaled_by
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,25 @@ class SquareFactors:
 
 
 def factor_square(A: torch.Tensor, *, want_rank: bool = False) -> SquareFactors:
-    """LU factors of matrices (G, n, n) of finite float64 or complex128 numbers."""
-    n = A.shape[-1]
+    """LU factors of matrices (n, n, G) of finite float64 or complex128 numbers."""
+    n = len(A)
     scaled, row, column = equilibrated(A)
-    LU, pivots, _ = torch.linalg.lu_factor_ex(scaled)
-    identity = torch.eye(n, dtype=A.dtype, device=A.device).expand_as(A)
-    inverse = torch.linalg.lu_solve(LU, pivots, identity)
-    cond = _norm_1(scaled) * _norm_1(inverse)
+    matrices = batch_first(scaled)
+    LU, pivots, _ = torch.linalg.lu_factor_ex(matrices)
+    identity = torch.eye(n, dtype=A.dtype, device=A.device).expand_as(LU)
+    cond = _norm_1(scaled) * _norm_1(batch_last(torch.linalg.lu_solve(LU, pivots, identity)))
     # A zero pivot makes the inverse infinite or NaN: neither is below the limit.
     singular = ~(cond <= 1 / (n * EPS))
     status = torch.where(cond > ILL_CONDITIONED, int(Status.ILL_CONDITIONED), int(Status.OK))
     status = torch.where(singular, int(Status.RANK_DEFICIENT), status).to(torch.uint8)
-    LU = torch.where(singular[:, None, None], identity, LU)
-    return SquareFactors(LU, pivots, row, column, _rank(scaled, want_rank), status)
+    if bool(singular.any()):
+        LU = torch.where(singular[:, None, None], identity, LU)
+    return SquareFactors(LU, pivots, batch_first(row), batch_first(column), _rank(matrices, want_rank), status)
 
 
 def _norm_1(x: torch.Tensor) -> torch.Tensor:
-    return x.abs().sum(-2).amax(-1)
+    """1-norms (G,) of matrices (n, n, G)."""
+    return x.abs().sum(0).amax(0)
 
 
 def _rank(scaled: torch.Tensor, wanted: bool) -> torch.Tensor:

@@ -64,9 +64,10 @@ def least_squares_state(A: torch.Tensor, dim: str, *, rcond: float | None, preci
     ParameterError
         A has a value that is not finite; or float32 is asked for and cannot hold the pseudo-inverse.
     """
-    double = _finite(A, dim).to(_double(A)).unsqueeze(0)
-    factors, cond = factor_svd(double, rcond)
-    P = torch.bmm(factors.left, factors.basis.mH)
+    double = _finite(A, dim).to(_double(A)).contiguous()
+    factors, cond = factor_svd(double.unsqueeze(-1), rcond)
+    P = factors.pseudoinverse()
+    double = double.unsqueeze(0)
     held = _held_by_float32(P) and _held_by_float32(double)
     if precision == "float32" and not held:
         raise ParameterError(
@@ -94,7 +95,7 @@ def solve_least_squares(
 
         def factored(A: torch.Tensor) -> tuple[Solver, torch.Tensor]:
             factors = factor(A, rcond)
-            return factors, _lost(factors.rank, A.shape[-1], keep_deficient)
+            return factors, _lost(factors.rank, A.shape[1], keep_deficient)
 
         solve_varying(factored, {**fields, **out}, _double(*fields.values()), panel=panel)
         return
@@ -114,8 +115,8 @@ def square_state(A: torch.Tensor, dim: str, *, want_rank: bool) -> SquareState:
     ParameterError
         A has a value that is not finite.
     """
-    double = _finite(A, dim).to(_double(A)).unsqueeze(0)
-    return SquareState(double, factor_square(double, want_rank=want_rank))
+    double = _finite(A, dim).to(_double(A)).contiguous()
+    return SquareState(double.unsqueeze(0), factor_square(double.unsqueeze(-1), want_rank=want_rank))
 
 
 def solve_square(state: SquareState | None, fields: Tensors, out: Tensors, *, want_rank: bool, panel: int) -> None:
