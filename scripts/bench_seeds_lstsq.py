@@ -112,9 +112,8 @@ def _print(times: dict[str, list[float]], residual: float, length: float, flagge
     for name, runs in times.items():
         median = statistics.median(runs)
         print(f"  {name:24s} {median:9.4f} s  [{min(runs):.4f}, {max(runs):.4f}]  {median / ours:8.1f} x tilewise")
-    print(
-        f"  on all {ROWS} rows, but the loop on {LOOP_ROWS}, multiplied up; every call factors; outputs touched but where fresh"
-    )
+    print(f"  on all {ROWS} rows, but the loop on {LOOP_ROWS}, multiplied up; every call factors; outputs are touched")
+    print("  before, but where fresh: the difference is the cost of first touch")
     print("  A^T A is singular: neither form of the normal equations has the answer")
     print(f"  ||b - A x|| exceeds numpy's float64 by at most {residual:.2e} ||b||, ||x|| by {length:.2e}")
     print(f"  every pixel flagged underdetermined: {flagged}")

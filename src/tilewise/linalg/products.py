@@ -5,7 +5,8 @@ each with a matrix of their own, or anything between where A varies along some t
 allocated once a call. Panels are whole, the last one padded: the bits of a product depend on its width.
 
 Every product multiplies every entry of its right-hand side, so whatever is not finite in b makes its solution not
-finite, and it alone: one look at the solution, while it is in cache, finds both bad data and overflow.
+finite, and it alone: one look at the solution, while it is in cache, finds both bad data and overflow. What is left
+over from the last panel beyond the pixels of this one is solved along, and never written.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def _solve_panel(batch: Batch, lost: torch.Tensor | None, part: Views, lead: int
     batch.solver.solve(buffers.b, buffers.x)
     if buffers.stored is not buffers.x:
         buffers.stored.copy_(buffers.x)
-    bad = _not_finite(buffers.stored[..., : math.prod(tile[lead:])])
+    bad = _not_finite(buffers.stored)
     gone = bad if lost is None else (lost.unsqueeze(-1) if bad is None else bad | lost.unsqueeze(-1))
     if buffers.residual is not None and batch.A is not None:
         torch.baddbmm(buffers.b, batch.A, buffers.x, alpha=-1, out=buffers.residual)
@@ -225,15 +226,22 @@ def _boxed(buffer: torch.Tensor, tile: Sequence[int], lead: int) -> torch.Tensor
 def _put(panel: torch.Tensor, gone: torch.Tensor | None, out: torch.Tensor, tile: Sequence[int], lead: int) -> None:
     """Write the used part of a panel (G, w) or (G, p, w), NaN where a pixel is gone."""
     if gone is not None:
-        nan = complex(math.nan, math.nan) if panel.is_complex() else math.nan
-        panel[..., : math.prod(tile[lead:])].masked_fill_(gone, nan)
+        values = torch.view_as_real(panel) if panel.is_complex() else panel
+        keep = torch.ones_like(gone, dtype=values.dtype).masked_fill_(gone, math.nan)
+        # A product by one keeps every bit, and runs along memory, unlike a masked fill.
+        values.mul_(keep.unsqueeze(-1) if panel.is_complex() else keep)
     own = out.dim() - len(tile)
     (out.movedim(0, lead) if own else out).copy_(_boxed(panel, tile, lead))
 
 
 def _not_finite(x: torch.Tensor) -> torch.Tensor | None:
-    """Mask (G, w) of the solutions (G, p, w) with a value that is not finite; None where there are none."""
-    if bool(x.sum().isfinite()):
-        return None
-    finite = x.isfinite().all(1)  # a sum of finite values may overflow
+    """Mask (G, w) of the solutions (G, p, w) with a value that is not finite; None where there are none.
+
+    The values of each are summed by a product, which is the fastest look at them, with a weight at which a sum of
+    finite ones cannot overflow.
+    """
+    count, p, _ = x.shape
+    x = x.float() if x.dtype == torch.float16 else x
+    weights = x.new_full((1, 1, p), 0.5 ** p.bit_length()).expand(count, 1, p)
+    finite = torch.bmm(weights, x).squeeze(1).isfinite()
     return None if bool(finite.all()) else ~finite
