@@ -58,7 +58,9 @@ def test_tile_dimensions_are_batch_point_primitive():
 
 
 def test_inputs_without_tile_dimensions_are_shared():
-    assert declare(EXAMPLES[1].kernel, EXAMPLES[1].fields).shared == {"scale"}
+    signature = declare(EXAMPLES[1].kernel, EXAMPLES[1].fields)
+    assert signature.shared == {"scale"}
+    assert EXAMPLES[1].kernel.footprint(signature).state == 3 * 4
     alone = {name: (("xyz",), random(3)) for name in ("points", "scale", "offset")}
     assert declare(AffineNorm(dim="xyz"), alone).shared == set()
     p, s, o = (array for _, array in alone.values())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewise.errors import DimensionError, ParameterError
 from tilewise.fields import FieldSpec
-from tilewise.kernels.base import Kernel, Signature
+from tilewise.kernels.base import Footprint, Kernel, Signature
 from tilewise.kernels.vectors import check_components, checked_order, norm_output, panel_pixels, workspace_bytes
 
 if TYPE_CHECKING:
@@ -134,6 +134,11 @@ class AffineNorm(Kernel, name="affine_norm"):
         """Keep what has no tile dimension."""
         return dict(shared)
 
+    def footprint(self, signature: Signature) -> Footprint:
+        """What has no tile dimension is kept as it is."""
+        nbytes = sum(replace(signature.fields[n], dtype=signature.reads[n]).nbytes for n in signature.shared)
+        return Footprint(nbytes, nbytes)
+
     def compute(self, state: Any, fields: Tensors, out: Tensors, *, panel: int) -> None:
         """Norm of every point and primitive of a tile."""
         from tilewise.linalg.norms import affine_norm
@@ -154,7 +159,7 @@ class AffineNorm(Kernel, name="affine_norm"):
         return workspace_bytes(signature, sizes[self.dim], panel)
 
     def panel(self, signature: Signature) -> int:
-        """Half a mebibyte of values."""
+        """Three quarters of a mebibyte of values."""
         return panel_pixels(signature)
 
 
