@@ -3,6 +3,8 @@
 `python scripts/_env.py FD` takes a shared lock on an open file descriptor and keeps it, since the shell that opened
 the file shares the lock. The environment holds what constraints.txt pins, and a stamp that says from which files it
 was made. An environment without its stamp was left half made, and is made anew.
+
+`python scripts/_env.py FD NAME` takes an exclusive lock on an open file descriptor, for whatever has that name.
 """
 
 from __future__ import annotations
@@ -28,22 +30,22 @@ UNFINISHED = "unfinished\n"
 def main(lock: int) -> int:
     """Leave a whole environment and a shared lock on it; 1 with a message where that cannot be."""
     while True:
-        _acquire(lock, fcntl.LOCK_SH)
+        _acquire(lock, fcntl.LOCK_SH, ".venv")
         if _is_whole():
             return 0
         fcntl.flock(lock, fcntl.LOCK_UN)
-        _acquire(lock, fcntl.LOCK_EX)
+        _acquire(lock, fcntl.LOCK_EX, ".venv")
         # Whoever had the lock before may have made it; a lock is not downgraded at once, so look again afterwards.
         if not _is_whole() and not _make():
             return 1
         fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-def _acquire(lock: int, kind: int) -> None:
+def _acquire(lock: int, kind: int, name: str) -> None:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        _say("waiting for another script to let go of .venv")
+        _say(f"waiting for another script to let go of {name}")
         fcntl.flock(lock, kind)
 
 
@@ -106,4 +108,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    if len(sys.argv) > 2:
+        _acquire(int(sys.argv[1]), fcntl.LOCK_EX, sys.argv[2])
+    else:
+        sys.exit(main(int(sys.argv[1])))
