@@ -5,15 +5,23 @@ Nothing here imports torch, so that declaring is quick; kernels import their mat
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewise.errors import DimensionError, DTypeError, KernelContractError, TilewiseError, UnknownKernelError
-from tilewise.fields import FieldSpec, OutputSpec, compute_dtype, merged_sizes, result_dtype, union_dims
+from tilewise.errors import DimensionError, DTypeError, KernelContractError, TilewiseError
+from tilewise.fields import (
+    FieldSpec,
+    OutputSpec,
+    compute_dtype,
+    is_complex,
+    is_floating,
+    merged_sizes,
+    real_dtype,
+    result_dtype,
+    union_dims,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -97,23 +105,26 @@ class Signature:
         return output.dims[: len(output.dims) - len(self.tile_dims)]
 
     def with_output_dtype(self, dtype: str | None) -> Signature:
-        """The same with the floating outputs stored as `dtype`; integer outputs (status, counts) keep theirs."""
+        """The same with the floating outputs stored as `dtype`; integer outputs (status, counts) keep theirs.
+
+        A complex dtype stands for its real counterpart where an output is real.
+        """
         if dtype is None:
             return self
         return replace(self, outputs=tuple(_stored_as(out, dtype) for out in self.outputs))
 
 
 def _stored_as(out: OutputSpec, dtype: str) -> OutputSpec:
-    if not out.dtype.startswith(("float", "complex")):
+    if not is_floating(out.dtype):
         return out
-    kind = "complex" if out.dtype.startswith("complex") else "float"
-    if not dtype.startswith(kind):
+    wanted = dtype if is_complex(out.dtype) else real_dtype(dtype)
+    if is_complex(wanted) != is_complex(out.dtype) or not is_floating(wanted):
         raise DTypeError(
             f"output {out.name!r} is {out.dtype} and cannot be stored as {dtype}",
-            expected=f"a {kind} dtype",
+            expected="a complex dtype" if is_complex(out.dtype) else "a floating dtype",
             do="change or leave out output.dtype",
         )
-    return replace(out, dtype=dtype)
+    return replace(out, dtype=wanted)
 
 
 def tile_dimensions(fields: Mapping[str, FieldSpec], core: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -291,48 +302,3 @@ def _check_output(kernel: Kernel, signature: Signature, out: OutputSpec) -> None
             expected=f"own dimensions, then {expected}",
             do="build the declaration with Signature.of",
         )
-
-
-def kernel_class(name: str) -> type[Kernel]:
-    """The class of a kernel by its registered name, or of a user's kernel by "module:Class".
-
-    Raises
-    ------
-    UnknownKernelError
-        No such kernel; the message lists the nearest name.
-
-    >>> kernel_class("norm").__name__
-    'Norm'
-    """
-    if ":" in name:
-        return _user_kernel(name)
-    known = Kernel.registered()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    raise UnknownKernelError(
-        f"there is no kernel {name!r}",
-        expected=", ".join(sorted(known)) + ' or "module:Class"',
-        do=f"write {near[0]!r} instead" if near else "use one of these names",
-    )
-
-
-def _user_kernel(name: str) -> type[Kernel]:
-    module, _, attribute = name.partition(":")
-    try:
-        found: object = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UnknownKernelError(
-            f"kernel {name!r} cannot be imported",
-            got=error,
-            expected="module:Class of a module on the import path",
-            do="check the spelling and PYTHONPATH",
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Kernel)):
-        raise UnknownKernelError(
-            f"{name!r} is not a kernel",
-            got=type(found).__name__,
-            expected="a subclass of tilewise.Kernel",
-            do="derive it from tilewise.Kernel",
-        )
-    return found
