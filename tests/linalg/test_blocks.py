@@ -50,7 +50,13 @@ def test_what_varies_along_the_last_axis_alone_is_gathered_once_a_range():
     ("shape", "axis"), [((4000,), 0), ((8000, 4000), 1), ((8000, 5), 0), ((5, 8000, 1), 1), ((3, 5), 1), ((0, 3), 1)]
 )
 def test_vector_axis_wastes_little(shape, axis):
-    assert vector_axis(shape) == axis
+    assert vector_axis(shape, [0] * len(shape)) == axis
+
+
+def test_vector_axis_is_one_along_which_memory_is_close_if_that_wastes_little():
+    assert vector_axis((300, 400), (2, 1)) == 0
+    assert vector_axis((300, 400), (1, 1)) == 1
+    assert vector_axis((3, 400), (2, 1)) == 1
 
 
 def test_widths_are_balanced():

@@ -54,14 +54,17 @@ def box_shape(box: Sequence[slice]) -> tuple[int, ...]:
     return tuple(s.stop - s.start for s in box)
 
 
-def vector_axis(shape: Sequence[int]) -> int:
-    """Axis along which panels are contiguous and padded: the last, unless that wastes half and another does not.
+def vector_axis(shape: Sequence[int], close: Sequence[int]) -> int:
+    """Axis along which panels are padded: of those that waste little, the one along which most memory is close.
 
-    >>> vector_axis((8000, 4000)), vector_axis((8000, 5)), vector_axis((3, 5))
-    (1, 0, 1)
+    `close` counts for each axis the fields that are; between equals the last axis is taken.
+
+    >>> vector_axis((8000, 4000), (0, 1)), vector_axis((8000, 5), (0, 1)), vector_axis((300, 400), (2, 1))
+    (1, 0, 0)
     """
     used = [size / max(PAD, padded(size)) for size in shape]
-    return len(shape) - 1 if 2 * used[-1] >= max(used) else used.index(max(used))
+    fair = [axis for axis in range(len(shape)) if 2 * used[axis] >= max(used)]
+    return max(fair, key=lambda axis: (close[axis], axis))
 
 
 def block_width(shape: Sequence[int], panel: int) -> int:

@@ -7,17 +7,19 @@ one where `addcmul` is fused (torch on a CPU with FMA), and else, or where it is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from tilewise.linalg.blocks import GATHER, block_shape, blocks, box_shape, padded, vector_axis
+from tilewise.linalg.blocks import block_shape, blocks, box_shape, padded, vector_axis
 from tilewise.linalg.components import Field, fields_of
 from tilewise.linalg.layout import merge_tile_axes, one_thread
 from tilewise.linalg.reductions import Component, Scratch, reduction
 
-#: Fewest pixels of a block of gathered components: below, the calls cost more than the cache lines read twice.
-_GATHERED = 4096
+#: Bytes over which the pixels of a block may lie: a processor remembers the places of about so many pages.
+_REACH = 4 * 2**20
+#: Fewest pixels of a block that is kept small for that: below, the calls cost more.
+_LEAST = 1024
 
 
 def norm(x: torch.Tensor, out: torch.Tensor, order: float, panel: int) -> None:
@@ -93,17 +95,28 @@ def _arranged(out: torch.Tensor, parts: Sequence[torch.Tensor]) -> tuple[torch.T
         views = {name: view.unsqueeze(-1) for name, view in views.items()}
     core = {name: int(name != "out") for name in views}
     views = merge_tile_axes(views, core)
-    axis = vector_axis(views["out"].shape)
+    axis = vector_axis(views["out"].shape, _close(views))
     first, *rest = (view.movedim(core[name] + axis, -1) for name, view in views.items())
     return first, rest
 
 
+def _close(views: Mapping[str, torch.Tensor]) -> list[int]:
+    """How much lies closest along each tile axis: a gather of components counts for two passes over the output."""
+    shape = views["out"].shape
+    counts = [0] * len(shape)
+    for name, view in views.items():
+        tile = range(view.dim() - len(shape), view.dim())
+        long = [axis for axis in tile if view.shape[axis] > 1]
+        if view.shape[tile.start :] == shape and long:
+            closest = min(long, key=lambda axis: (view.stride(axis), -axis))
+            counts[closest - tile.start] += 1 if name == "out" else 2
+    return counts
+
+
 def _block_pixels(parts: Sequence[torch.Tensor], out: torch.Tensor, panel: int) -> int:
-    """Pixels of a block: fewer where components lie side by side, so that a gather takes whole cache lines."""
-    by_pixel = any(part.shape[1:] == out.shape and part.stride(-1) != 1 for part in parts)
-    if not by_pixel:
-        return panel
-    return min(panel, max(_GATHERED, padded(GATHER * panel // parts[0].shape[0])))
+    """Pixels of a block: fewer where they lie apart, so that a gather comes back to lines that are at hand."""
+    steps = [part.stride(-1) * part.element_size() for part in parts if part.shape[1:] == out.shape]
+    return min(panel, max(_LEAST, padded(_REACH // max([1, *steps]))))
 
 
 def _components(fields: Sequence[Field], count: int, order: float, scratch: Scratch) -> tuple[Component, int]:

@@ -87,13 +87,21 @@ def _two(component: Component, count: int, scratch: Scratch, out: torch.Tensor) 
     for k in range(1, count):
         value = component(k)
         total.addcmul_(value, value)
-    low, high = torch.aminmax(total)
-    if not (low.item() >= scratch.least_square and high.item() < math.inf):
+    if not _all_plain(scratch):
         _store(_with_scaled(component, count, scratch), out)
-    elif out.dtype == total.dtype:
+    elif out.dtype == total.dtype and out.stride(-1) == 1:
         torch.sqrt(scratch.result, out=out)
     else:
         _store(total.sqrt_(), out)
+
+
+def _all_plain(scratch: Scratch) -> bool:
+    """Whether no sum of squares has overflowed or may have underflowed; one that is NaN stays NaN."""
+    low, high = (bound.item() for bound in torch.aminmax(scratch.total))
+    if math.isnan(low):
+        others = torch.nan_to_num(scratch.total, nan=1.0, posinf=math.inf, out=scratch.scaled)
+        low, high = (bound.item() for bound in torch.aminmax(others))
+    return low >= scratch.least_square and high < math.inf
 
 
 def _with_scaled(component: Component, count: int, scratch: Scratch) -> torch.Tensor:
