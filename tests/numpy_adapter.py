@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from harness import evaluate
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from harness import evaluate
 from tilewise.kernels.norm import Norm
 
 
