@@ -75,6 +75,7 @@ class Components:
         self._in_place = self._dtype == self._view.dtype and self._is_panel(self._part)
         if self._in_place:
             self._panels = self._part.unbind(0)
+            self._shape = ()  # a later gather makes its own panels again
 
     def __getitem__(self, k: int) -> torch.Tensor:
         """Panel of component `k`, not to be written to; it holds until the next one is asked for."""
