@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tilewise.errors import DimensionError, OutputExistsError, ParameterError, U
 from tilewise.fields import OutputSpec
 from tilewise.outputs import Output, check_output, lay_out
 from tilewise.sources import Input, find
-from tilewise.store import create, open_target, read_box, write_box, write_units
+from tilewise.store import READ_CHUNKS, aligned_parts, create, open_target, read_box, write_box, write_units
 
 SPEC = OutputSpec("out", ("p", "y", "x"), (2, 10, 12), "float32")
 
@@ -159,3 +160,26 @@ def test_a_written_fill_value_differs_from_what_was_never_written(tmp_path: Path
     array = open_target(targets[0].array)
     write_box(array, (slice(0, 2), slice(0, 5), slice(0, 12)), np.full((2, 5, 12), np.nan, "float32"))
     assert array.nchunks_initialized == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12), st.integers(1, 5)), min_size=1, max_size=3))
+def test_a_box_of_many_chunks_is_read_in_parts_along_their_edges(axes: list[tuple[int, int, int]]) -> None:
+    box = [slice(a, a + n) for a, n, _ in axes]
+    unit = [u for _, _, u in axes]
+    seen = np.zeros([b.stop for b in box], dtype=int)
+    for part in aligned_parts(box, unit, 3):
+        seen[part] += 1
+        assert math.prod((p.stop - 1) // u - p.start // u + 1 for p, u in zip(part, unit, strict=True)) <= 3
+    assert (seen[tuple(box)] == 1).all()
+    assert seen.sum() == seen[tuple(box)].size
+
+
+@pytest.mark.parametrize("shards", [None, (64,)])
+def test_more_chunks_than_one_request_takes_are_all_read(tmp_path: Path, shards: tuple[int, ...] | None) -> None:
+    data = np.arange(3 * READ_CHUNKS + 5, dtype="float32")
+    array = zarr.create_array(tmp_path / "a", shape=data.shape, chunks=(1,), shards=shards, dtype="float32")
+    array[: 2 * READ_CHUNKS] = data[: 2 * READ_CHUNKS]
+    out = np.empty(data.size - 7, dtype="float64")
+    read_box([array], False, (slice(3, data.size - 4),), out)
+    expected = np.where(np.arange(data.size) < 2 * READ_CHUNKS, data, 0)
+    np.testing.assert_array_equal(out, expected[3:-4])

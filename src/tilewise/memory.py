@@ -11,9 +11,12 @@ from tilewise.kernels.base import Kernel, Signature
 from tilewise.machine import TRIM_THRESHOLD
 from tilewise.outputs import Target
 from tilewise.sources import Source
+from tilewise.store import READ_CHUNKS
 
 #: Chunks that zarr reads, decodes or encodes at a time within one slot; the worker set-up sets zarr to it.
 CONCURRENCY = 2
+#: Bytes that zarr holds for each chunk of one request: 2.7 KiB were seen, and as much again for one within a shard.
+REQUEST_BYTES = 8 << 10
 #: Bytes that the allocator may keep of what was freed: the trim threshold that the worker set-up gives it.
 ALLOCATOR_KEEPS = TRIM_THRESHOLD
 
@@ -126,9 +129,15 @@ def _decode_nbytes(source: Source, sizes: Mapping[str, int] | None) -> int:
     Of a shard zarr holds the compressed bytes and the decoded part that is wanted, at most the shard.
     """
     flight = CONCURRENCY * 2 * source.chunk_nbytes
+    cells = source.spec.shape if sizes is None else tuple(sizes[dim] for dim in source.spec.dims)
+    # A box that is not aligned touches one chunk more along each dimension.
+    touched = math.prod(n // c + 2 for n, c in zip(cells, source.chunks, strict=True))
     if source.shard is None:
         whole = source.spec.nbytes
-        return min(flight, 2 * max(whole, source.chunk_nbytes))
+        request = min(READ_CHUNKS, touched) * REQUEST_BYTES
+        return min(flight, 2 * max(whole, source.chunk_nbytes)) + request
+    inner = math.prod(source.shard) // math.prod(source.chunks)
+    flight += min(max(READ_CHUNKS, inner), touched) * REQUEST_BYTES
     wanted = source.shard_nbytes
     if sizes is not None:
         part = [min(sizes[dim], n) for dim, n in zip(source.spec.dims, source.shard, strict=True)]
@@ -140,7 +149,8 @@ def _encode_nbytes(target: Target) -> int:
     """Bytes that zarr needs to write one write unit: contiguous copies, compressed bytes, and a shard put together."""
     if target.shards is None:
         return 3 * target.unit_nbytes
-    return 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes
+    inner = math.prod(target.shards) // math.prod(target.chunks)
+    return 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
 
 
 def megabytes(count: int) -> str:

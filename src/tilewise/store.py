@@ -5,6 +5,7 @@ Region reads and writes go straight through zarr, which costs a tenth of the sam
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +21,12 @@ from zarr.core.buffer.cpu import NDBuffer
 
 from tilewise import cf
 from tilewise.coordinates import Array, ArrayRef, Coordinate
+from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Output, Target, compressors
 from tilewise.sources import Source
+
+#: Chunks that one request to zarr may touch.
+READ_CHUNKS = 1024
 
 
 def create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
@@ -108,11 +113,35 @@ def open_target(target: ArrayRef) -> zarr.Array[Any]:
 def read_box(arrays: Sequence[zarr.Array[Any]], stacked: bool, box: Sequence[slice], out: Array) -> None:
     """Read a box into `out`, converted to its dtype chunk by chunk; stacked arrays fill its first axis."""
     if not stacked:
-        arrays[0].get_basic_selection(tuple(box), out=NDBuffer.from_numpy_array(out))
+        _read(arrays[0], box, out)
         return
     first, *rest = box
     for row, array in enumerate(arrays[first]):
-        array.get_basic_selection(tuple(rest), out=NDBuffer.from_numpy_array(out[row]))
+        _read(array, rest, out[row])
+
+
+def _read(array: zarr.Array[Any], box: Sequence[slice], out: Array) -> None:
+    """Read a box a bounded number of chunks at a time: zarr holds some KiB for every chunk of one request."""
+    chunks, shards = array.chunks, array.shards
+    most = READ_CHUNKS if shards is None else max(1, READ_CHUNKS * math.prod(chunks) // math.prod(shards))
+    for part in aligned_parts(box, shards or chunks, most):
+        local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
+        array.get_basic_selection(part, out=NDBuffer.from_numpy_array(out[local]))
+
+
+def aligned_parts(box: Sequence[slice], unit: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of a box, each of at most `most` chunks of shape `unit`, cut along their edges.
+
+    >>> list(aligned_parts((slice(1, 10),), (4,), 2))
+    [(slice(1, 8, None),), (slice(8, 10, None),)]
+    """
+    first = [s.start // u for s, u in zip(box, unit, strict=True)]
+    count = [-(-s.stop // u) - a for s, u, a in zip(box, unit, first, strict=True)]
+    for block in boxes(count, most):
+        yield tuple(
+            slice(max(s.start, (a + b.start) * u), min(s.stop, (a + b.stop) * u))
+            for s, u, a, b in zip(box, unit, first, block, strict=True)
+        )
 
 
 def write_box(array: zarr.Array[Any], box: Sequence[slice], values: Array) -> None:
