@@ -83,7 +83,7 @@ def make(folder: Path) -> None:
         _label_parameters(zarr.open_group(folder / "truth.zarr"))
         scene = _make_empty(folder / "scene.zarr", "displacement", {"time": EPOCHS})
         _label_time(zarr.open_group(folder / "scene.zarr"))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(partial(_fill, scene, found), range(len(list(boxes()))), boxes()):
             pass
     # Written last: a scene without its recipe was left half made.
