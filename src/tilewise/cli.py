@@ -163,7 +163,9 @@ def run(job: str, overrides: Sequence[str], overwrite: bool, as_json: bool, quie
         from tilewise.cf import to_json
         from tilewise.config import load
         from tilewise.job import run
+        from tilewise.machine import set_allocator
 
+        set_allocator()  # this process is ours, and under threads it is the worker
         with report.logged(quiet=quiet), report.progress(quiet=quiet) as watch:
             found = run(load(job, overrides), overwrite=overwrite, progress=watch)
     if as_json:

@@ -23,7 +23,8 @@ class Cluster:
     Attributes
     ----------
     kind
-        "threads" (this process), "processes" (a spawn pool), "local" (a distributed LocalCluster), or "auto".
+        "threads" (this process), "processes" (a spawn pool), "local" (a distributed LocalCluster), or "auto":
+        threads up to four workers, processes above and for several GPUs.
     workers
         Worker processes, or threads of the one process; the machine's cores unless given.
     threads
@@ -74,14 +75,22 @@ def resolve(cluster: Cluster, device: Device = "cpu") -> Layout:
     """
     found = _device(device)
     workers = cluster.workers or (_cuda_count() if found == "cuda" else machine.cores())
-    kind = DEFAULT_KIND if cluster.kind == "auto" else cluster.kind
+    kind = _auto(found, workers) if cluster.kind == "auto" else cluster.kind
     if kind == "threads":
         return Layout(kind, 1, workers * cluster.threads, found)
     return Layout(kind, workers, cluster.threads, found)
 
 
-#: Measured by scripts/bench_kinds.py.
-DEFAULT_KIND: Kind = "processes"
+#: Workers up to which threads are the default. On two cores they take less time than processes, for the tiles and in
+#: all (scripts/bench_kinds.py). Within one process a single event loop of zarr copies every chunk, so that many
+#: workers are given processes of their own; where the one overtakes the other has not been measured.
+THREADS_UP_TO = 4
+
+
+def _auto(device: str, workers: int) -> Kind:
+    if device == "cuda":
+        return "processes" if workers > 1 else "threads"
+    return "threads" if workers <= THREADS_UP_TO else "processes"
 
 
 def _device(device: Device) -> str:
