@@ -205,7 +205,7 @@ def _summary(folder: Path, report: dict[str, Any], velocity: float, worst: float
     rows = {
         "input": f"{size / 1e9:.2f} GB ({stored / 1e9:.2f} GB stored), {size / budget:.1f} times the budget of "
         f"{_mib(budget)} a worker process",
-        "time": f"{seconds:.1f} s for {report['tiles']} tiles by {plan['processes']} processes, after "
+        "time": f"{seconds:.1f} s for {report['tiles']} tiles, {plan['processes'] * plan['slots']} at a time, after "
         f"{report['startup']:.1f} s to start",
         "throughput": f"{size / 1e6 / seconds:.0f} MB/s of input",
         "peak memory": f"{_mib(plan['memory']['peak'])} predicted, {_mib(report['peak'])} measured, a worker process",
