@@ -133,7 +133,9 @@ def test_touches_counts_pairs_of_tiles_and_chunks(size: int, chunk: int, tile: i
     assert _touches(size, chunk, min(tile, size)) == len(pairs)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60, deadline=None
+)
 @given(data=st.data())
 def test_any_plan_covers_the_grid_and_shares_no_write_unit(tmp_path: Path, data: st.DataObject) -> None:
     draw = data.draw
