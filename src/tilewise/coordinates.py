@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
 
-from tilewise.errors import CoordinateError
+from tilewise.errors import CoordinateError, MissingStoreError
 
 Array = npt.NDArray[Any]
+_METADATA = ("zarr.json", ".zarray")
+
+
+def local_path(store: str) -> str:
+    """A local URL as the path that it means; anything else as it is.
+
+    >>> local_path("file:///data/x.zarr"), local_path("s3://bucket/x.zarr")
+    ('/data/x.zarr', 's3://bucket/x.zarr')
+    """
+    for scheme in ("file://", "local://"):
+        store = store.removeprefix(scheme)
+    return store
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,20 @@ class ArrayRef:
     def open(self) -> zarr.Array[Any]:
         """The array, read-only."""
         return zarr.open_array(self.store, path=self.path, mode="r")
+
+    def check(self) -> None:
+        """Refuse an array that has gone: zarr reads what is not there as the fill value, without a word.
+
+        Raises
+        ------
+        MissingStoreError
+            The metadata of a local array is not there any more.
+        """
+        folder = Path(self.store) / self.path
+        if "://" not in self.store and not any((folder / name).exists() for name in _METADATA):
+            raise MissingStoreError(
+                "an array has disappeared since the run began", got=self, do="put it back, and run again"
+            )
 
     def __str__(self) -> str:
         """Store and path as a person writes them."""

@@ -49,7 +49,7 @@ def run_tile(session: Session, tile: Tile) -> TileRecord:
         computed = time.perf_counter()
         session.write(tile, outputs)
         written = time.perf_counter()
-    except Exception as error:  # noqa: BLE001 - whatever a tile raises is that tile's record, never the run's end
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tile raises is its record, never the run's end
         return TileRecord(tile.number, error=f"{type(error).__name__}: {error}", details=traceback.format_exc())
     return TileRecord(tile.number, (read - begin, computed - read, written - computed), _count(outputs.get("status")))
 

@@ -6,7 +6,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,12 +15,13 @@ from tilewise import cf, machine
 from tilewise.baseline import baseline, measure_baseline, remember
 from tilewise.cluster import Cluster, Device, Layout, resolve
 from tilewise.coordinates import check_coordinates
-from tilewise.errors import ParameterError
+from tilewise.errors import DimensionError, OutputExistsError, ParameterError
+from tilewise.fields import OutputSpec
 from tilewise.kernels import Kernel
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
-from tilewise.outputs import Output, check_output, compressors, lay_out
+from tilewise.outputs import Output, check_output, compressors, lay_out, refuse_overlap
 from tilewise.planning import Plan, make_plan
 from tilewise.scratch import describe, spill, without_data
 from tilewise.sources import Input, Source, find
@@ -177,7 +178,19 @@ def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
     compressors(job.output.codec)
     ordered = {name: sources[name] for name in signature.fields}
     targets = lay_out(job.output, signature.outputs, ordered.values(), signature.tile_dims)
+    _check_names(signature.outputs, ordered.values())
     return Workload(job.kernel, signature, ordered, targets)
+
+
+def _check_names(outputs: Iterable[OutputSpec], sources: Iterable[Source]) -> None:
+    """Refuse a coordinate that would be written under the name of an output."""
+    names = {spec.name for spec in outputs}
+    for source in sources:
+        for name in {*source.coordinates, *source.spec.dims} & names:
+            raise DimensionError(
+                f"a dimension or coordinate of input {source.spec.name!r} has the name of the output {name!r}",
+                do=f"give it another name, with inputs.{source.spec.name}.dims or in the store",
+            )
 
 
 def _plan(job: Job, work: Workload, layout: Layout, base: int) -> Plan:
@@ -210,6 +223,7 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
     """
     begin = time.perf_counter()
     check_output(job.output, job.inputs.values(), overwrite=overwrite)
+    _check_sidecar(job)
     layout = resolve(job.cluster, job.device)
     base = baseline(layout.kind)
     sidecar = job.sidecar_path
@@ -225,6 +239,14 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
             return _stream(_Run(job, work, final, layout, begin, progress), workers)
     finally:
         _clean(sidecar)
+
+
+def _check_sidecar(job: Job) -> None:
+    refuse_overlap("the sidecar", str(job.sidecar_path), job.inputs.values())
+    if job.sidecar_path.exists() and not job.sidecar_path.is_dir():
+        raise OutputExistsError(
+            "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_path, do="set sidecar"
+        )
 
 
 def _clean(sidecar: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tilewise.errors import ParameterError
 TRIM_THRESHOLD = 64 << 20
 #: Largest value that glibc accepts: allocations below it are taken from the heap and reused, those above are mapped.
 MMAP_THRESHOLD = 32 << 20
+_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: Share of the available memory that a job takes unless it is told.
 DEFAULT_SHARE = 0.6
@@ -124,6 +126,12 @@ def _status(key: str) -> int:
         if line.startswith(key):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def die_with_parent() -> None:
+    """Have the system end this process when the one that started it ends, however it does (Linux)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_allocator() -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import zarr.registry
+from zarr.abc.codec import BytesBytesCodec
 
-from tilewise.coordinates import ArrayRef
+from tilewise.coordinates import ArrayRef, local_path
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec, itemsize
 from tilewise.sources import Input, Source
@@ -48,6 +51,15 @@ class Output:
         """Paths become text; sizes that no chunk can have are refused."""
         if isinstance(self.store, Path):
             object.__setattr__(self, "store", str(self.store))
+        if isinstance(self.store, str):
+            object.__setattr__(self, "store", local_path(self.store))
+            if "://" in self.store or not self.store:
+                raise UnsupportedStoreError(
+                    "output.store is not a local path",
+                    got=repr(self.store),
+                    expected="a path: outputs on remote stores are not written yet",
+                    do="write to a local path, and copy the store",
+                )
         for name in ("chunks", "shards"):
             for dim, size in (getattr(self, name) or {}).items():
                 if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -171,7 +183,10 @@ def compressors(codec: str | Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         return ()
     found: dict[str, Any] = {"configuration": {}} | ({"name": codec} if isinstance(codec, str) else dict(codec))
     try:
-        zarr.registry.get_codec_class(str(found.get("name"))).from_dict(dict(found))
+        found_class = zarr.registry.get_codec_class(str(found.get("name")))
+        if not issubclass(found_class, BytesBytesCodec):
+            raise TypeError(f"{found.get('name')} does not compress bytes")
+        found_class.from_dict(dict(found))
     except (KeyError, ValueError, TypeError) as error:
         raise UnsupportedStoreError(
             f"codec {codec!r} cannot be used",
@@ -191,24 +206,61 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
         The output is an input, lies inside one or around one, exists, or is no Zarr store.
     """
     out = Path(output.store).resolve()
+    refuse_overlap("the output", output.store, inputs)
+    parent = next(folder for folder in out.parents if folder.exists())
+    if not os.access(parent, os.W_OK) or Path(output.store).is_symlink():
+        raise OutputExistsError(
+            f"{output.store} cannot be written",
+            got=f"{parent}",
+            expected="a folder to write in, and no link",
+            do="choose another output.store",
+        )
+    if not out.exists():
+        return
+    if not overwrite:
+        raise OutputExistsError(f"{output.store} already exists", do="choose another output.store, or pass --overwrite")
+    if not _is_store(out):
+        raise OutputExistsError(
+            f"{output.store} exists and is no Zarr store, or holds other files, so it is not overwritten",
+            do="choose another output.store",
+        )
+
+
+def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
+    """Refuse a folder that is an input, or lies inside one or around one."""
+    out = Path(store).resolve()
     for source in inputs:
         if not isinstance(source.store, str) or "://" in source.store:
             continue
         path = Path(source.store).resolve()
         if path == out or path in out.parents or out in path.parents:
             raise OutputExistsError(
-                "the output and an input are the same store, or one lies inside the other",
-                got=f"output {output.store}, input {source.store}",
-                do="choose another output.store",
+                f"{what} and an input are the same store, or one lies inside the other",
+                got=f"{store}, input {source.store}",
+                do="choose another place",
             )
-    if not out.exists():
-        return
-    if not overwrite:
-        raise OutputExistsError(f"{output.store} already exists", do="choose another output.store, or pass --overwrite")
-    if any(out.iterdir() if out.is_dir() else [out]) and not any((out / name).exists() for name in _MARKS):
-        raise OutputExistsError(
-            f"{output.store} exists and is no Zarr store, so it is not overwritten", do="choose another output.store"
-        )
 
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray")
+_METADATA = (*_MARKS, ".zattrs", ".zmetadata")
+
+
+def _is_store(path: Path) -> bool:
+    """Whether a folder is empty, or a Zarr store with nothing beside it."""
+    if not path.is_dir():
+        return False
+    names = [child.name for child in path.iterdir()]
+    if not names:
+        return True
+    mark = next((name for name in _MARKS if name in names), None)
+    if mark is None:
+        return False
+    try:
+        found = json.loads((path / mark).read_text())
+    except (OSError, ValueError):
+        return False
+    if not isinstance(found, dict) or "zarr_format" not in found:
+        return False
+    if mark == ".zarray" or found.get("node_type") == "array":
+        return True
+    return all(n in _METADATA or any((path / n / inner).exists() for inner in _MARKS) for n in names)

@@ -46,7 +46,10 @@ class Session:
             return program.kernel.prepare(tensors)
 
     def _read(self, name: str, box: tuple[slice, ...], out: Array) -> None:
-        read_box(self.inputs[name], self.program.sources[name].stacked, box, out)
+        source = self.program.sources[name]
+        read_box(self.inputs[name], source.stacked, box, out)
+        for ref in source.arrays:
+            ref.check()
 
     def read(self, tile: Tile) -> dict[str, Array]:
         """Boxes of the streamed inputs, in buffers that the next tile of this slot takes over."""
@@ -85,6 +88,7 @@ class Session:
             if name not in self._outputs:
                 self._outputs[name] = open_target(target.array)
             write_box(self._outputs[name], concrete(tile.slices(target.spec.dims), target.spec.shape), values[name])
+            target.array.check()
 
 
 _SESSIONS: dict[str, Session] = {}

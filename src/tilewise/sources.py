@@ -12,8 +12,9 @@ import zarr
 import zarr.errors
 
 from tilewise import cf
-from tilewise.coordinates import ArrayRef, Coordinate
+from tilewise.coordinates import ArrayRef, Coordinate, local_path
 from tilewise.errors import (
+    CoordinateError,
     DimensionError,
     DTypeError,
     MissingStoreError,
@@ -54,6 +55,8 @@ class Input:
                 object.__setattr__(self, name, tuple(value))
         if isinstance(self.store, Path):
             object.__setattr__(self, "store", str(self.store))
+        if isinstance(self.store, str):
+            object.__setattr__(self, "store", local_path(self.store))
         if self.variable is not None and self.variables is not None:
             raise DimensionError(
                 "an input names both one variable and several",
@@ -107,7 +110,10 @@ def find(name: str, source: Input) -> Source:
     MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError
         There is nothing to read, or it cannot be read as numbers with named dimensions.
     """
-    node = _open_node(name, str(source.store))
+    store = str(source.store)
+    if "://" not in store:
+        store = str(Path(store).absolute())  # workers, and kernels, may stand elsewhere
+    node = _open_node(name, store)
     if isinstance(node, zarr.Array):
         if source.variable or source.variables:
             raise MissingVariableError(
@@ -115,10 +121,10 @@ def find(name: str, source: Input) -> Source:
                 got=source.variable or source.variables or "",
                 do=f"leave variable out of inputs.{name}",
             )
-        return _describe(name, source, [node], str(source.store), None)
-    names = source.variables or (source.variable or _only_variable(name, str(source.store), node),)
-    arrays = [_member(name, str(source.store), node, variable) for variable in names]
-    return _describe(name, source, arrays, str(source.store), node)
+        return _describe(name, source, [node], store, None)
+    names = source.variables or (source.variable or _only_variable(name, store, node),)
+    arrays = [_member(name, store, node, variable) for variable in names]
+    return _describe(name, source, arrays, store, node)
 
 
 def _open_node(name: str, store: str) -> zarr.Array[Any] | zarr.Group:
@@ -173,7 +179,7 @@ def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Arr
 def _only_variable(name: str, store: str, group: zarr.Group) -> str:
     """The variable that an input means without naming it."""
     try:
-        if name in group:
+        if name in group and dimension_names(group[name]) != (name,):  # type: ignore[arg-type]
             return name
         arrays = dict(group.arrays())
     except _UNREADABLE as error:
@@ -212,7 +218,7 @@ def _describe(
     specs = [_spec(name, source, array) for array in arrays]
     first = specs[0]
     for array, spec in zip(arrays, specs, strict=True):
-        cf.refuse_packed(name, f"{store}/{array.path}", dict(array.attrs))
+        cf.refuse_packed(name, f"{store}/{array.path}", _cf_attrs(array))
         if (spec.dims, spec.shape) != (first.dims, first.shape):
             raise DimensionError(
                 f"the variables stacked as input {name!r} differ in shape",
@@ -233,6 +239,18 @@ def _describe(
         shard=shard,
         coordinates=_coordinates(store, group, arrays[0], first.dims) if group is not None else {},
     )
+
+
+def _cf_attrs(array: zarr.Array[Any]) -> dict[str, Any]:
+    """Attributes as CF means them: xarray keeps the _FillValue of format 2 in the metadata.
+
+    0 is what zarr writes there for an array that has none, and counts as none.
+    """
+    attrs = dict(array.attrs)
+    fill = array.fill_value
+    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attrs and fill is not None and fill != 0:
+        attrs.setdefault("_FillValue", fill.item() if hasattr(fill, "item") else fill)
+    return attrs
 
 
 def _common_dtype(dtypes: Sequence[str]) -> str:
@@ -273,6 +291,7 @@ def _coordinates(
     for attribute in ("coordinates", "grid_mapping"):
         wanted |= set(str(array.attrs.get(attribute, "")).split())
     found: dict[str, Coordinate] = {}
+    sizes = dict(zip(dimension_names(array) or dims, array.shape, strict=True))
     renamed = dict(zip(dimension_names(array) or dims, dims, strict=True))
     for key in sorted(wanted):
         member = parent.get(key)
@@ -281,5 +300,12 @@ def _coordinates(
         own = dimension_names(member)
         if own is not None and set(own) <= set(renamed):
             name = renamed.get(key, key)
+            if member.shape != tuple(sizes[d] for d in own):
+                raise CoordinateError(
+                    f"coordinate {key!r} of {store} does not fit the dimensions of {array.path!r}",
+                    got=f"shape {member.shape}",
+                    expected=f"{tuple(sizes[d] for d in own)}",
+                    do="mend the store, or name other dimensions in the input's dims",
+                )
             found[name] = Coordinate(name, tuple(renamed[d] for d in own), ArrayRef(store, member.path))
     return found

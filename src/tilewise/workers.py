@@ -47,6 +47,7 @@ def _set_up_pool_process(counter: Any, device: str) -> None:
     with counter.get_lock():
         number = counter.value
         counter.value += 1
+    machine.die_with_parent()
     set_up_process(number, device)
 
 

@@ -263,7 +263,7 @@ def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signat
     """
     try:
         signature = kernel.declare(fields)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, SystemExit) as error:
         if isinstance(error, TilewiseError):
             raise
         raise KernelContractError(
@@ -280,6 +280,7 @@ def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signat
         )
     for out in signature.outputs:
         _check_output(kernel, signature, out)
+        _check_storable(kernel, out)
     for name in signature.shared:
         if set(signature.fields[name].dims) & set(signature.tile_dims):
             raise KernelContractError(
@@ -288,6 +289,18 @@ def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signat
                 do="share only inputs without tile dimensions",
             )
     return signature
+
+
+def _check_storable(kernel: Kernel, out: OutputSpec) -> None:
+    whole = not is_floating(out.dtype)
+    if out.name.isidentifier() and 0 not in out.shape and not (whole and out.fill != out.fill):
+        return
+    raise KernelContractError(
+        f"kernel {kernel.name!r} declares output {out.name!r}, which no store can hold",
+        got=f"shape {out.shape}, dtype {out.dtype}, fill {out.fill}",
+        expected="an identifier as its name, no empty dimension, and a whole number as the fill of a whole dtype",
+        do="mend its OutputSpec",
+    )
 
 
 def _check_output(kernel: Kernel, signature: Signature, out: OutputSpec) -> None:
