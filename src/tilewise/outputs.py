@@ -53,7 +53,7 @@ class Output:
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
             object.__setattr__(self, "store", local_path(self.store))
-            if "://" in self.store or not self.store:
+            if "://" in self.store:
                 raise UnsupportedStoreError(
                     "output.store is not a local path",
                     got=repr(self.store),
@@ -205,6 +205,8 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
     OutputExistsError
         The output is an input, lies inside one or around one, exists, or is no Zarr store.
     """
+    if not output.store:
+        raise UnsupportedStoreError("output.store is empty", expected="a path", do="name a folder to write to")
     out = Path(output.store).resolve()
     refuse_overlap("the output", output.store, inputs)
     parent = next(folder for folder in out.parents if folder.exists())
