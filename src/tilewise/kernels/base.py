@@ -280,7 +280,8 @@ def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signat
         )
     for out in signature.outputs:
         _check_output(kernel, signature, out)
-        _check_storable(kernel, out, own=len(out.dims) - len(signature.tile_dims))
+        if 0 not in signature.sizes.values():  # empty inputs are refused for what they are
+            _check_storable(kernel, out)
     for name in signature.shared:
         if set(signature.fields[name].dims) & set(signature.tile_dims):
             raise KernelContractError(
@@ -291,9 +292,9 @@ def checked_signature(kernel: Kernel, fields: Mapping[str, FieldSpec]) -> Signat
     return signature
 
 
-def _check_storable(kernel: Kernel, out: OutputSpec, own: int) -> None:
+def _check_storable(kernel: Kernel, out: OutputSpec) -> None:
     whole = not is_floating(out.dtype)
-    if out.name.isidentifier() and 0 not in out.shape[:own] and not (whole and out.fill != out.fill):
+    if out.name.isidentifier() and 0 not in out.shape and not (whole and out.fill != out.fill):
         return
     raise KernelContractError(
         f"kernel {kernel.name!r} declares output {out.name!r}, which no store can hold",
