@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ BANDS, UNKNOWNS = 50, 20
 
 def folder() -> Path:
     """Where benchmark data lies: TILEWISE_BENCH, or a folder of the system's temporary one."""
-    path = Path(os.environ.get("TILEWISE_BENCH", "/tmp/tilewise-bench"))
+    path = Path(os.environ.get("TILEWISE_BENCH") or Path(tempfile.gettempdir()) / "tilewise-bench")
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -1,1 +1,0 @@
-"""Slow, obvious answers: numpy in extended precision, or exact arithmetic."""
