@@ -11,21 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from tilewise import places
 from tilewise.errors import CoordinateError, MissingStoreError
 
 Array = npt.NDArray[Any]
 _METADATA = ("zarr.json", ".zarray")
-
-
-def local_path(store: str) -> str:
-    """A local URL as the path that it means; anything else as it is.
-
-    >>> local_path("file:///data/x.zarr"), local_path("s3://bucket/x.zarr")
-    ('/data/x.zarr', 's3://bucket/x.zarr')
-    """
-    for scheme in ("file://", "local://"):
-        store = store.removeprefix(scheme)
-    return store
 
 
 @dataclass(frozen=True)
@@ -37,7 +27,7 @@ class ArrayRef:
 
     def open(self) -> zarr.Array[Any]:
         """The array, read-only."""
-        return zarr.open_array(self.store, path=self.path, mode="r")
+        return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
 
     def check(self) -> None:
         """Refuse an array that has gone: zarr reads what is not there as the fill value, without a word.
@@ -48,7 +38,7 @@ class ArrayRef:
             The metadata of a local array is not there any more.
         """
         folder = Path(self.store) / self.path
-        if "://" not in self.store and not any((folder / name).exists() for name in _METADATA):
+        if not places.is_url(self.store) and not any((folder / name).exists() for name in _METADATA):
             raise MissingStoreError(
                 "an array has disappeared since the run began", got=self, do="put it back, and run again"
             )

@@ -13,7 +13,8 @@ from typing import Any
 import zarr.registry
 from zarr.abc.codec import BytesBytesCodec
 
-from tilewise.coordinates import ArrayRef, local_path
+from tilewise import places
+from tilewise.coordinates import ArrayRef
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec, itemsize
 from tilewise.sources import Input, Source
@@ -52,8 +53,8 @@ class Output:
         if isinstance(self.store, Path):
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
-            object.__setattr__(self, "store", local_path(self.store))
-            if "://" in self.store:
+            object.__setattr__(self, "store", places.local_path(self.store))
+            if places.is_url(self.store):
                 raise UnsupportedStoreError(
                     "output.store is not a local path",
                     got=repr(self.store),
@@ -232,7 +233,7 @@ def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
     """Refuse a folder that is an input, or lies inside one or around one."""
     out = Path(store).resolve()
     for source in inputs:
-        if not isinstance(source.store, str) or "://" in source.store:
+        if not isinstance(source.store, str) or places.is_url(source.store):
             continue
         path = Path(source.store).resolve()
         if path == out or path in out.parents or out in path.parents:

@@ -11,8 +11,8 @@ from typing import Any
 import zarr
 import zarr.errors
 
-from tilewise import cf
-from tilewise.coordinates import ArrayRef, Coordinate, local_path
+from tilewise import cf, places
+from tilewise.coordinates import ArrayRef, Coordinate
 from tilewise.errors import (
     CoordinateError,
     DimensionError,
@@ -56,7 +56,7 @@ class Input:
         if isinstance(self.store, Path):
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
-            object.__setattr__(self, "store", local_path(self.store))
+            object.__setattr__(self, "store", places.local_path(self.store))
         if self.variable is not None and self.variables is not None:
             raise DimensionError(
                 "an input names both one variable and several",
@@ -110,9 +110,7 @@ def find(name: str, source: Input) -> Source:
     MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError
         There is nothing to read, or it cannot be read as numbers with named dimensions.
     """
-    store = str(source.store)
-    if "://" not in store:
-        store = str(Path(store).absolute())  # workers, and kernels, may stand elsewhere
+    store = places.absolute(str(source.store))
     node = _open_node(name, store)
     if isinstance(node, zarr.Array):
         if source.variable or source.variables:
@@ -128,12 +126,12 @@ def find(name: str, source: Input) -> Source:
 
 
 def _open_node(name: str, store: str) -> zarr.Array[Any] | zarr.Group:
-    if "://" not in store and not Path(store).exists():
+    if not places.is_url(store) and not places.exists(store):
         raise MissingStoreError(
             f"input {name!r} is not there", got=store, expected="a Zarr group or array", do=f"check inputs.{name}.store"
         )
     try:
-        return zarr.open(store, mode="r")
+        return zarr.open(places.zarr_store(store, read_only=True), mode="r")
     except (FileNotFoundError, zarr.errors.NodeNotFoundError) as error:
         raise MissingStoreError(
             f"input {name!r} is not a Zarr store",

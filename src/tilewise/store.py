@@ -19,7 +19,7 @@ import zarr.errors
 import zarr.registry
 from zarr.core.buffer.cpu import NDBuffer
 
-from tilewise import cf
+from tilewise import cf, places
 from tilewise.coordinates import Array, ArrayRef, Coordinate
 from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Output, Target, compressors
@@ -36,7 +36,7 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
     """
     if Path(output.store).exists():
         shutil.rmtree(output.store)
-    group = zarr.create_group(output.store, zarr_format=3, attributes=dict(attrs))
+    group = zarr.create_group(places.zarr_store(output.store, read_only=False), zarr_format=3, attributes=dict(attrs))
     coordinates: dict[str, Coordinate] = {}
     for source in sources:
         for name, coordinate in source.coordinates.items():
@@ -50,7 +50,7 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
                 _copy_coordinate(group, coordinate)
                 written.add(coordinate.name)
     with quiet():
-        zarr.consolidate_metadata(output.store)
+        zarr.consolidate_metadata(group.store)
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
 
 def open_target(target: ArrayRef) -> zarr.Array[Any]:
     """The array of an output, for writing: all-fill chunks are written, so that they differ from missing ones."""
-    array = zarr.open_array(target.store, path=target.path, mode="r+")
+    array = zarr.open_array(places.zarr_store(target.store, read_only=False), path=target.path, mode="r+")
     # open_array takes a config only for an array that it creates.
     return array.with_config({"write_empty_chunks": True})
 
