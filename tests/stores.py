@@ -26,6 +26,8 @@ def write(
         array = np.asarray(data)
         names = tuple(dims) if dims is not None else (None,) * array.ndim
         more: dict[str, Any] = dict(options)
+        if zarr_format == 2:
+            more.setdefault("fill_value", None)  # as xarray writes an array without a missing value
         if zarr_format == 3 and dims is not None:
             more["dimension_names"] = names
         if shards is not None:

@@ -255,8 +255,8 @@ WRONG = {
     ),
     "unknown key of an input": (
         JOB.replace("x: cube.zarr", "x: {store: cube.zarr, vairable: v}"),
-        "job.yaml:4:25: inputs.x.vairable: there is no such key; expected: store, variable, variables, stack, dims. "
-        "To mend it: write variable instead.",
+        "job.yaml:4:25: inputs.x.vairable: there is no such key; expected: store, variable, variables, stack, dims, "
+        "mask_and_scale, valid_range. To mend it: write variable instead.",
     ),
     "contradiction of two keys": (
         JOB + "cluster: {kind: processes, threads: 2}\n",

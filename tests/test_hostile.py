@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xarray as xr
 
 import stores
 import tilewise
@@ -86,13 +85,6 @@ def test_a_store_that_disappears_fails_the_tile_instead_of_reading_as_fill(tmp_p
     kernel = Removes(dim="band", folder=str(tmp_path / which), at=DATA[0, 1, 1])
     with pytest.raises(TileError, match="disappeared"):
         run(path, str(tmp_path / "out"), kernel)
-
-
-def test_a_fill_value_of_format_2_is_packing_unless_zero(tmp_path: Path) -> None:
-    data = xr.Dataset({"x": (("band", "y"), [[np.nan, 1.0], [3.0, 4.0]])})
-    data.to_zarr(tmp_path / "s", zarr_format=2, encoding={"x": {"_FillValue": -9999.0}}, consolidated=False)
-    with pytest.raises(UnsupportedStoreError, match="_FillValue"):
-        find("x", Input(store=tmp_path / "s"))
 
 
 def test_a_coordinate_is_not_meant_by_an_inputs_name(tmp_path: Path) -> None:

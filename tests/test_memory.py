@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 import tilewise
@@ -17,27 +18,40 @@ SHAPE, CHUNK = (20, 1500, 1000), (20, 250, 250)
 
 
 def cube(path: Path, dtype: str, **options: Any) -> str:
-    rng = np.random.default_rng(0)
+    rng, attrs = np.random.default_rng(0), options.pop("attrs", {})
     group = zarr.create_group(path, zarr_format=options.pop("zarr_format", 3))
     names = {"dimension_names": ("band", "y", "x")} if group.metadata.zarr_format == 3 else {}
     array = group.create_array("x", shape=SHAPE, dtype=dtype, **{"chunks": CHUNK, **names, **options})
     array.attrs["_ARRAY_DIMENSIONS"] = ["band", "y", "x"]
+    array.attrs.update(attrs)
     for y in range(0, SHAPE[1], 500):
         array[:, y : y + 500] = (rng.standard_normal((SHAPE[0], 500, SHAPE[2])) * 1000).astype(dtype)
     return str(path)
 
 
+def netcdf(path: Path, chunks: tuple[int, ...] | None) -> str:
+    values = (np.random.default_rng(0).standard_normal(SHAPE) * 1000).astype("int16")
+    data = xr.Dataset({"v": (("band", "y", "x"), values, PACKED)})
+    encoding = {"chunksizes": chunks, "zlib": True, "complevel": 1} if chunks else {}
+    data.to_netcdf(path, engine="netcdf4", encoding={"v": encoding})
+    return str(path)
+
+
+PACKED = {"scale_factor": 0.1, "add_offset": 5.0, "_FillValue": -1}
 STORES: dict[str, dict[str, Any]] = {
     "chunked": {"dtype": "float32"},
     "uncompressed": {"dtype": "float64", "compressors": None},
     "sharded": {"dtype": "float32", "chunks": (20, 50, 50), "shards": CHUNK},
     "promoted": {"dtype": ">i2", "zarr_format": 2},
     "row by row": {"dtype": "float32", "chunks": (1, 500, 1000)},
+    "packed": {"dtype": "int16", "attrs": PACKED},
+    "packed and sharded": {"dtype": "int16", "attrs": PACKED, "chunks": (20, 50, 50), "shards": CHUNK},
 }
 OUTPUTS: dict[str, dict[str, Any]] = {
     "chunked": {"chunks": {"y": 250, "x": 250}},
     "sharded": {"chunks": {"y": 125, "x": 125}, "shards": {"y": 500, "x": 500}},
     "ragged": {"chunks": {"y": 350, "x": 300}, "dtype": "float64"},
+    "packed": {"chunks": {"y": 250, "x": 250}, "encoding": {"copy": {"dtype": "int16", "scale_factor": 0.1}}},
 }
 
 
@@ -49,12 +63,20 @@ OUTPUTS: dict[str, dict[str, Any]] = {
         ("sharded", "ragged", "processes"),
         ("promoted", "chunked", "local"),
         ("row by row", "sharded", "local"),
+        ("packed", "packed", "processes"),
+        ("packed and sharded", "packed", "processes"),
+        ("netcdf", "chunked", "processes"),
+        ("netcdf without chunks", "packed", "processes"),
     ],
 )
 def test_no_process_needs_more_than_the_plan_says(tmp_path: Path, source: str, output: str, kind: Any) -> None:
+    if source.startswith("netcdf"):
+        path = netcdf(tmp_path / "in.nc", CHUNK if source == "netcdf" else None)
+    else:
+        path = cube(tmp_path / "in.zarr", **STORES[source])
     job = tilewise.Job(
         kernel=Copy(dim="band"),
-        inputs={"x": cube(tmp_path / "in.zarr", **STORES[source])},
+        inputs={"x": path},
         output=tilewise.Output(store=str(tmp_path / "out.zarr"), **OUTPUTS[output]),
         cluster=tilewise.Cluster(kind=kind, workers=1),
         tile={"x": 1000},

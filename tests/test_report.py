@@ -188,6 +188,7 @@ def test_what_a_plan_says_as_json(job):
         "shards": None,
         "bytes": 960,
         "shared": False,
+        "decoded": [],
     }
     assert found["outputs"]["status"] == {
         "store": job.output.store,
@@ -198,6 +199,7 @@ def test_what_a_plan_says_as_json(job):
         "chunks": [2, 5],
         "shards": [2, 10],
         "bytes": 60,
+        "packed": None,
     }
     assert found["workers"] == {"kind": "threads", "device": "cpu"}
     memory = found["plan"]["memory"]

@@ -31,6 +31,33 @@ def decoded(variable: xr.DataArray) -> np.ndarray:
     return variable.values * float(variable.attrs["scale_factor"]) + float(variable.attrs["add_offset"])
 
 
+def packed(folder: Path, form: str) -> Path:
+    """The data as it is published, or the same stored numbers and attributes in a Zarr store."""
+    source = shared_data.shared("data/wind_eraint_packed") / "eraint_uvz.nc"
+    if form == "netcdf":
+        return source
+    with xr.open_dataset(source, decode_cf=False) as data:
+        fields = {n: (data[n].dims, data[n].values) for n in ("u", "v", *data["u"].dims)}
+        attrs = {n: {k: getattr(v, "tolist", lambda v=v: v)() for k, v in data[n].attrs.items()} for n in fields}
+    chunks = {"latitude": 100, "longitude": 200, "month": 1, "level": 2}
+    zarr_format = int(form[-1])
+    return Path(stores.write(folder / "packed.zarr", fields, chunks=chunks, attrs=attrs, zarr_format=zarr_format))
+
+
+@pytest.mark.parametrize("form", ["netcdf", "zarr v2", "zarr v3"])
+def test_wind_speed_of_packed_numbers(tmp_path: Path, form: str) -> None:
+    path = packed(tmp_path, form)
+    job = tilewise.Job(
+        kernel=tilewise.Norm(dim="component"),
+        inputs={"x": tilewise.Input(store=path, variables=("u", "v"), stack="component")},
+        output=tilewise.Output(store=tmp_path / "speed.zarr", chunks={"latitude": 100, "longitude": 200}),
+    )
+    tilewise.run(job)
+    speed = stores.read(job.output.store, "norm")
+    assert speed.dtype == "float64"
+    check(speed, dict(np.load(shared_data.shared("data/wind_eraint_packed") / "expected.npz")))
+
+
 def check(speed: np.ndarray, expected: dict[str, np.ndarray]) -> None:
     """4000 speeds known exactly, at the tolerance of the data's README; the largest one too."""
     exact = expected["speed_exact_f64"]

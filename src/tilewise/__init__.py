@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from tilewise.kernels.base import Footprint, Kernel, Signature
     from tilewise.outcome import Event, Report
     from tilewise.outputs import Output
+    from tilewise.packing import Encoding
     from tilewise.planning import Plan
     from tilewise.report import progress
     from tilewise.sources import Input
 
 _HOMES = {
     "Cluster": "cluster",
+    "Encoding": "packing",
     "Event": "outcome",
     "Footprint": "kernels",
     "Input": "sources",
@@ -42,6 +44,7 @@ _HOMES = {
 
 __all__ = [
     "Cluster",
+    "Encoding",
     "Event",
     "Footprint",
     "Input",

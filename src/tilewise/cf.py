@@ -1,4 +1,4 @@
-"""Which attributes survive a computation, what packing means, and where an output came from.
+"""Which attributes survive a computation, and where an output came from.
 
 A computed field is no longer what its input was: units, standard names, valid ranges, cell methods and packing are
 dropped unless the kernel or the job declares them anew.
@@ -15,44 +15,19 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tilewise._version import __version__
-from tilewise.errors import UnsupportedStoreError
 
-#: Attributes by which a stored number differs from the value that it means.
-_PACKING = ("scale_factor", "add_offset", "_Unsigned")
-_MISSING = ("_FillValue", "missing_value")
 #: Attributes that describe how an array is stored or grouped, not what it is.
 STORAGE_ATTRS = ("_ARRAY_DIMENSIONS", "_FillValue", "coordinates", "grid_mapping")
 
 
-def refuse_packed(name: str, where: str, attrs: Mapping[str, Any]) -> None:
-    """Refuse a variable whose stored numbers are not its values.
-
-    Raises
-    ------
-    UnsupportedStoreError
-        The variable has a scale, an offset, or a missing value other than NaN: reading it raw would be wrong.
-    """
-    packing = [key for key in _PACKING if key in attrs]
-    packing += [key for key in _MISSING if key in attrs and not _is_nan(attrs[key])]
-    if packing:
-        raise UnsupportedStoreError(
-            f"input {name!r} ({where}) is packed by the CF attributes {', '.join(packing)}",
-            got=", ".join(f"{key}={attrs[key]!r}" for key in packing),
-            expected="plain values, with NaN for what is missing",
-            do="decode it once: xarray.open_zarr(...).drop_encoding().to_zarr(...)",
-        )
-
-
-def _is_nan(value: object) -> bool:
-    """Whether an attribute is NaN as a number, as text, or as the base64 of its eight bytes that xarray writes."""
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value in ("NaN", "nan", "AAAAAAAA+H8=", "AADAfw==", "AH4=")
-
-
 def kept_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of a coordinate that are copied beside it: all but those of its storage."""
-    return {key: value for key, value in attrs.items() if key not in STORAGE_ATTRS}
+    """Attributes of a coordinate that are copied beside it, as JSON holds them: all but those of its storage."""
+    return {key: _plain(value) for key, value in attrs.items() if key not in STORAGE_ATTRS}
+
+
+def _plain(value: Any) -> Any:
+    """A value of JSON: NetCDF keeps attributes as numpy's scalars and arrays."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def provenance(description: Mapping[str, object], run: str) -> dict[str, Any]:
@@ -92,6 +67,7 @@ def _finite(value: Any) -> Any:
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
+    value = _plain(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import zarr
 
 from tilewise import places
 from tilewise.errors import CoordinateError, MissingStoreError
+from tilewise.foreign import ForeignArray
 
 Array = npt.NDArray[Any]
 _METADATA = ("zarr.json", ".zarray")
@@ -24,10 +25,14 @@ class ArrayRef:
 
     store: str
     path: str = ""
+    format: Literal["zarr", "xarray"] = "zarr"
 
-    def open(self) -> zarr.Array[Any]:
+    def open(self) -> zarr.Array[Any] | ForeignArray:
         """The array, read-only."""
-        return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
+        if self.format == "xarray":
+            return ForeignArray.open(self.store, self.path)
+        with places.quiet():
+            return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
 
     def check(self) -> None:
         """Refuse an array that has gone: zarr reads what is not there as the fill value, without a word.
@@ -38,6 +43,8 @@ class ArrayRef:
             The metadata of a local array is not there any more.
         """
         folder = Path(self.store) / self.path
+        if self.format == "xarray":
+            return  # an open file stays readable, or fails by itself
         if not places.is_url(self.store) and not any((folder / name).exists() for name in _METADATA):
             raise MissingStoreError(
                 "an array has disappeared since the run began", got=self, do="put it back, and run again"
@@ -55,6 +62,7 @@ class Coordinate:
     name: str
     dims: tuple[str, ...]
     array: ArrayRef
+    attrs: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def values(self) -> Array:
         """The stored numbers."""
@@ -102,12 +110,8 @@ def _equal(a: Array, b: Array) -> Array:
 
 
 def _labels(coordinate: Coordinate) -> Array:
-    """Values of a coordinate; times are decoded, since two stores may count them from different days."""
-    array = coordinate.array.open()
-    values = np.asarray(array[...])
-    if "units" not in array.attrs or " since " not in str(array.attrs["units"]):
-        return values
+    """Values of a coordinate, decoded: two stores may count time from different days, or pack differently."""
     import xarray as xr
 
-    variable = xr.Variable((coordinate.name,), values, dict(array.attrs))
-    return np.asarray(xr.conventions.decode_cf_variable(coordinate.name, variable).values)
+    raw = xr.Variable(coordinate.dims, coordinate.values(), dict(coordinate.attrs))
+    return np.asarray(xr.conventions.decode_cf_variable(coordinate.name, raw, decode_timedelta=False).values)

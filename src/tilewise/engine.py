@@ -46,12 +46,14 @@ def run_tile(session: Session, tile: Tile) -> TileRecord:
             panel=program.panel,
             device=program.device,
         )
+        misfits = session.flag_misfits(outputs)
         computed = time.perf_counter()
         session.write(tile, outputs)
         written = time.perf_counter()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tile raises is its record, never the run's end
         return TileRecord(tile.number, error=f"{type(error).__name__}: {error}", details=traceback.format_exc())
-    return TileRecord(tile.number, (read - begin, computed - read, written - computed), _count(outputs.get("status")))
+    seconds = (read - begin, computed - read, written - computed)
+    return TileRecord(tile.number, seconds, _count(outputs.get("status")), misfits)
 
 
 def _count(status: Array | None) -> dict[int, int]:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewise.decoding import PANEL_BYTES
 from tilewise.fields import itemsize
+from tilewise.foreign import CACHE_BYTES
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.machine import TRIM_THRESHOLD
 from tilewise.outputs import Target
+from tilewise.packing import PANEL_BYTES as PACKING_BYTES
 from tilewise.sources import Source
-from tilewise.store import READ_CHUNKS
+from tilewise.store import PIECE_BYTES, READ_CHUNKS
 
 #: Chunks that zarr reads, decodes or encodes at a time within one slot; the worker set-up sets zarr to it.
 CONCURRENCY = 2
@@ -123,19 +126,21 @@ def _box_nbytes(dims: Sequence[str], sizes: Mapping[str, int], dtype: str) -> in
 
 
 def _decode_nbytes(source: Source, sizes: Mapping[str, int] | None) -> int:
-    """Bytes that zarr needs beside the buffer it reads into: what is in flight, compressed and decoded.
+    """Bytes that reading needs beside the buffer it fills: what zarr has in flight, compressed and decoded.
 
     A codec never makes a chunk noticeably larger, so that the compressed bytes are bounded by the decoded ones.
     Of a shard zarr holds the compressed bytes and the decoded part that is wanted, at most the shard.
     """
-    flight = CONCURRENCY * 2 * source.chunk_nbytes
+    if any(ref.format != "zarr" for ref in source.arrays):
+        return _piece_nbytes(source)
+    flight = CONCURRENCY * 2 * source.chunk_nbytes + _piece_nbytes(source)
     cells = source.spec.shape if sizes is None else tuple(sizes[dim] for dim in source.spec.dims)
     # A box that is not aligned touches one chunk more along each dimension.
     touched = math.prod(n // c + 2 for n, c in zip(cells, source.chunks, strict=True))
     if source.shard is None:
         whole = source.spec.nbytes
         request = min(READ_CHUNKS, touched) * REQUEST_BYTES
-        return min(flight, 2 * max(whole, source.chunk_nbytes)) + request
+        return min(flight, 2 * max(whole, source.chunk_nbytes) + _piece_nbytes(source)) + request
     inner = math.prod(source.shard) // math.prod(source.chunks)
     flight += min(max(READ_CHUNKS, inner), touched) * REQUEST_BYTES
     wanted = source.shard_nbytes
@@ -145,12 +150,23 @@ def _decode_nbytes(source: Source, sizes: Mapping[str, int] | None) -> int:
     return CONCURRENCY * (source.shard_nbytes + wanted) + flight
 
 
+def _piece_nbytes(source: Source) -> int:
+    """Bytes of the stored numbers that are read in one piece, where they lie in a buffer of their own for a while."""
+    foreign = [ref for ref in source.arrays if ref.format != "zarr"]
+    if not source.decodings and not foreign:
+        return 0
+    unit = math.prod(source.shard or source.chunks) * source.stored_itemsize
+    piece = min(max(PIECE_BYTES, unit), max(unit, source.spec.nbytes))
+    return piece * (2 if foreign else 1) + PANEL_BYTES + len(foreign) * CACHE_BYTES
+
+
 def _encode_nbytes(target: Target) -> int:
     """Bytes that zarr needs to write one write unit: contiguous copies, compressed bytes, and a shard put together."""
+    packed = target.unit_nbytes + PACKING_BYTES if target.packing else 0
     if target.shards is None:
-        return 3 * target.unit_nbytes
+        return packed + 3 * target.unit_nbytes
     inner = math.prod(target.shards) // math.prod(target.chunks)
-    return 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
+    return packed + 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
 
 
 def megabytes(count: int) -> str:

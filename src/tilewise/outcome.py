@@ -33,6 +33,8 @@ class Report:
         Pixels by status meaning, where the kernel has a status.
     peaks
         Largest resident bytes of each process that did tiles.
+    misfits
+        Values that a packed output could not hold: written as missing, with status non_finite.
     """
 
     output: str
@@ -43,6 +45,7 @@ class Report:
     phases: Mapping[str, float]
     statuses: Mapping[str, int]
     peaks: Mapping[str, int]
+    misfits: int = 0
 
     @property
     def peak(self) -> int:
@@ -81,6 +84,7 @@ class Tally:
         self._phases = [0.0, 0.0, 0.0]
         self._statuses: Counter[int] = Counter()
         self._peaks: dict[str, int] = {}
+        self._misfits = 0
 
     def add(self, record: BlockRecord) -> None:
         """Take in one block, and tell whoever watches."""
@@ -89,6 +93,7 @@ class Tally:
             self._done += not tile.error
             self._phases = [a + b for a, b in zip(self._phases, tile.seconds, strict=True)]
             self._statuses.update(tile.statuses)
+            self._misfits += tile.misfits
         self.tell()
 
     def tell(self) -> None:
@@ -110,4 +115,5 @@ class Tally:
             phases=dict(zip(("read", "compute", "write"), self._phases, strict=True)),
             statuses={Status(code).meaning: n for code, n in sorted(self._statuses.items())},
             peaks=self._peaks,
+            misfits=self._misfits,
         )

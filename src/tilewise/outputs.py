@@ -17,6 +17,7 @@ from tilewise import places
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec, itemsize
+from tilewise.packing import Encoding, check_packable, encoding
 from tilewise.sources import Input, Source
 
 
@@ -39,6 +40,9 @@ class Output:
         {"name": "zstd", "configuration": {"level": 9}}.
     attrs
         Attributes by output name, such as {"solution": {"units": "mm/year"}}.
+    encoding
+        How outputs are packed, by output name: {"solution": {"dtype": "int16", "scale_factor": 0.01}}. A value that
+        the dtype cannot hold is written as the missing value, its status becomes non_finite, and the report counts it.
     """
 
     store: str
@@ -47,6 +51,7 @@ class Output:
     dtype: str | None = None
     codec: str | Mapping[str, Any] = "zstd"
     attrs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    encoding: Mapping[str, Encoding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Paths become text; sizes that no chunk can have are refused."""
@@ -72,16 +77,29 @@ class Output:
                     )
         if self.dtype is not None:
             itemsize(self.dtype)
+        packed = {name: encoding(given, name) for name, given in self.encoding.items()}
+        object.__setattr__(self, "encoding", packed)
 
 
 @dataclass(frozen=True)
 class Target:
-    """An output array before it exists: its spec and how it is cut into chunks and shards."""
+    """An output array before it exists: its spec, how it is cut into chunks and shards, and how it is packed."""
 
     spec: OutputSpec
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None
     array: ArrayRef
+    packing: Encoding | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the stored numbers."""
+        return self.packing.dtype if self.packing else self.spec.dtype
+
+    @property
+    def fill(self) -> Any:
+        """Stored number of a cell that was not computed."""
+        return self.packing.fill if self.packing else self.spec.fill
 
     @property
     def unit(self) -> tuple[int, ...]:
@@ -91,12 +109,12 @@ class Target:
     @property
     def unit_nbytes(self) -> int:
         """Bytes of one write unit."""
-        return math.prod(self.unit) * itemsize(self.spec.dtype)
+        return math.prod(self.unit) * itemsize(self.dtype)
 
     @property
     def chunk_nbytes(self) -> int:
         """Bytes of one chunk."""
-        return math.prod(self.chunks) * itemsize(self.spec.dtype)
+        return math.prod(self.chunks) * itemsize(self.dtype)
 
 
 def lay_out(
@@ -119,8 +137,21 @@ def lay_out(
                     expected="one of " + ", ".join(sorted(known)),
                     do=f"mend output.{name}",
                 )
+    _check_encoding(output, specs)
     default = _default_chunks(output, specs, sources, tile_dims)
     return tuple(_target(output, spec, default) for spec in specs)
+
+
+def _check_encoding(output: Output, specs: Sequence[OutputSpec]) -> None:
+    by_name = {spec.name: spec for spec in specs}
+    for name in output.encoding:
+        if name not in by_name:
+            raise DimensionError(
+                f"output.encoding names {name!r}, which is no output",
+                expected="one of " + ", ".join(by_name),
+                do="mend output.encoding",
+            )
+        check_packable(by_name[name])
 
 
 #: Decoded bytes above which a default chunk is halved: a point set against a primitive set makes chunks of both.
@@ -166,7 +197,7 @@ def _target(output: Output, spec: OutputSpec, default: Mapping[str, int]) -> Tar
                     expected=f"a multiple of {chunk}",
                     do=f"set output.shards.{dim} to {max(1, shard // chunk) * chunk}",
                 )
-    return Target(spec, chunks, shards, ArrayRef(output.store, spec.name))
+    return Target(spec, chunks, shards, ArrayRef(output.store, spec.name), output.encoding.get(spec.name))
 
 
 def compressors(codec: str | Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

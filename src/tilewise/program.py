@@ -44,11 +44,12 @@ class Ticket:
 
 @dataclass(frozen=True)
 class TileRecord:
-    """What became of one tile: seconds by phase, pixels by status code, or the error."""
+    """What became of one tile: seconds by phase, pixels by status code, values that did not fit; or the error."""
 
     number: int
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     statuses: Mapping[int, int] = field(default_factory=dict)
+    misfits: int = 0
     error: str = ""
     details: str = ""
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tilewise.fields import FieldSpec
@@ -191,7 +192,8 @@ def describe(job: Job) -> dict[str, Any]:
     -------
     dict
         `kernel`: its name and parameters. `inputs` and `outputs`, by name: `store`, `variables`, `dims`, `shape`,
-        `dtype`, `chunks` and `shards` (cells, or null), `bytes`, and for inputs `shared` (read once a worker).
+        `dtype`, `chunks` and `shards` (cells, or null), `bytes`; for inputs `shared` (read once a worker) and `decoded`
+        (the CF attributes applied to each array), for outputs `packed` (the encoding, or null).
         `workers`: `kind`, `device`. `plan`: `tile_dims`, `grid` (tiles along each), `tile` and `unit` (cells by
         dimension), `tiles`, `block` (tiles a task), `blocks`, `panel` (pixels), `processes`, `slots` (tiles in
         work at a time in each), `memory_limit`, `memory` (bytes of one process: `baseline`, `shared`, and for each
@@ -212,6 +214,7 @@ def describe(job: Job) -> dict[str, Any]:
             "variables": [ref.path for ref in source.arrays],
             **_field(source.spec, source.chunks, source.shard),
             "shared": name in found.work.signature.shared,
+            "decoded": [dict(decoding.attrs) if decoding else {} for decoding in source.decodings],
         }
         for name, source in found.work.sources.items()
     }
@@ -220,6 +223,7 @@ def describe(job: Job) -> dict[str, Any]:
             "store": target.array.store,
             "variables": [target.array.path],
             **_field(target.spec, target.chunks, target.shards),
+            "packed": asdict(target.packing) if target.packing else None,
         }
         for target in found.work.targets
     }
@@ -265,7 +269,17 @@ def _field_text(item: Mapping[str, Any]) -> str:
     text = f"({_along(item['dims'], item['shape'])}) {item['dtype']}, {format_bytes(item['bytes'])}"
     text += f", chunks {_times(item['chunks'])}"
     text += f", shards {_times(item['shards'])}" if item["shards"] else ""
-    return text + (", read once by each worker" if item.get("shared") else "")
+    text += ", read once by each worker" if item.get("shared") else ""
+    return text + _packing_text(item)
+
+
+def _packing_text(item: Mapping[str, Any]) -> str:
+    """What lies between the stored numbers and the values, of each array once."""
+    packed = item.get("packed")
+    if packed:
+        return f", packed as {packed['dtype']} by scale_factor {packed['scale_factor']}"
+    told = [", ".join(f"{key} {value}" for key, value in attrs.items()) for attrs in item.get("decoded", ())]
+    return "".join(f", decoded by {attrs}" for attrs in dict.fromkeys(told) if attrs)
 
 
 def _along(dims: Iterable[str], sizes: Iterable[int]) -> str:
@@ -311,9 +325,14 @@ def run_text(report: Report) -> str:
         ("written", f"{format_bytes(plan.write_bytes)}, {format_rate(plan.write_bytes, seconds)}"),
         ("phases", ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())),
         *([("pixels", pixels)] if pixels else []),
+        *([("misfits", _misfits_text(report.misfits))] if report.misfits else []),
         ("peak", f"{format_bytes(report.peak)} of {format_bytes(plan.memory.peak)} predicted, in one process"),
     ]
     return _table(rows)
+
+
+def _misfits_text(count: int) -> str:
+    return f"{count:,} values out of the range of a packed output, written as missing"
 
 
 def _table(rows: Sequence[tuple[str, str]], indent: str = "") -> str:

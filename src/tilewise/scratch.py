@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import zarr
 
+from tilewise import places
 from tilewise.errors import DimensionError, DTypeError, MissingVariableError
 from tilewise.fields import FieldSpec
 from tilewise.sources import Input, Source
-from tilewise.store import quiet
 
 #: Decoded bytes of one chunk of a scratch store.
 _CHUNK = "16 MiB"
@@ -43,13 +43,14 @@ def spill(name: str, source: Input, folder: Path) -> Input:
         return Input(store=path)
     chunks = dict(zip(dims, _chunks(data), strict=True))
     variable = f"{name}_values" if name in data.coords or name in dims else name
-    dataset = data.rename(variable).drop_encoding().to_dataset()
+    # Attributes do not survive a computation, and numbers in memory are values, whatever their attributes say.
+    dataset = data.drop_attrs(deep=False).rename(variable).drop_encoding().to_dataset()
     if dataset.chunks:
         dataset = dataset.chunk(chunks)
     encoding = {variable: {"chunks": tuple(chunks.values())}}
-    with quiet():
+    with places.quiet():
         dataset.to_zarr(path, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
-    return Input(store=path, variable=variable)
+    return Input(store=path, variable=variable, mask_and_scale=False)
 
 
 def _data(name: str, source: Input) -> tuple[Any, tuple[str, ...]]:

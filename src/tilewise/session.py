@@ -16,9 +16,11 @@ import numpy as np
 import torch
 
 from tilewise.coordinates import Array
-from tilewise.fields import FieldSpec, Tile
+from tilewise.fields import FieldSpec, Status, Tile
 from tilewise.kernels.base import Kernel, Signature
+from tilewise.linalg.blocks import boxes
 from tilewise.linalg.layout import arrange, one_thread
+from tilewise.packing import PANEL
 from tilewise.program import Program, Ticket
 from tilewise.store import concrete, open_target, read_box, write_box
 
@@ -47,7 +49,7 @@ class Session:
 
     def _read(self, name: str, box: tuple[slice, ...], out: Array) -> None:
         source = self.program.sources[name]
-        read_box(self.inputs[name], source.stacked, box, out)
+        read_box(self.inputs[name], source.stacked, box, out, source.decodings)
         for ref in source.arrays:
             ref.check()
 
@@ -81,13 +83,34 @@ class Session:
         flat: Array = buffers[name][: math.prod(shape)]
         return flat.reshape(shape)
 
+    def flag_misfits(self, values: Mapping[str, Array]) -> int:
+        """Make values that a packed output cannot hold missing, with a status that says so; how many there were."""
+        count = 0
+        status = values.get("status")
+        for target in self.program.targets:
+            if target.packing is None:
+                continue
+            output = values[target.spec.name]
+            own = tuple(range(len(self.program.signature.own_dims(target.spec))))
+            for box in boxes(output.shape, PANEL):
+                misfits = target.packing.misfits(output[box])
+                if not misfits.any():
+                    continue
+                count += int(np.count_nonzero(misfits))
+                output[box][misfits] = np.nan
+                if status is not None:
+                    pixels = status[box[len(own) :]]
+                    np.maximum(pixels, int(Status.NON_FINITE), out=pixels, where=misfits.any(axis=own))
+        return count
+
     def write(self, tile: Tile, values: Mapping[str, Array]) -> None:
         """Write the outputs of a tile, each to its own write units."""
         for target in self.program.targets:
             name = target.spec.name
             if name not in self._outputs:
                 self._outputs[name] = open_target(target.array)
-            write_box(self._outputs[name], concrete(tile.slices(target.spec.dims), target.spec.shape), values[name])
+            box = concrete(tile.slices(target.spec.dims), target.spec.shape)
+            write_box(self._outputs[name], box, values[name], target.packing)
             target.array.check()
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zarr
-import zarr.errors
-
-from tilewise import cf, places
+from tilewise import places
 from tilewise.coordinates import ArrayRef, Coordinate
+from tilewise.decoding import Decoding, ValidRange, decoding
 from tilewise.errors import (
     CoordinateError,
     DimensionError,
     DTypeError,
-    MissingStoreError,
     MissingVariableError,
+    ParameterError,
     UnsupportedStoreError,
 )
 from tilewise.fields import FieldSpec, itemsize, result_dtype
+from tilewise.members import Members, Variable, missing_variable, open_members
+
+log = logging.getLogger("tilewise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +33,20 @@ class Input:
     Attributes
     ----------
     store
-        Path or URL of a Zarr group or of a bare array (v2 or v3), or in-memory data: a numpy array (with `dims`)
-        or an xarray DataArray.
+        Path or URL of a Zarr group or of a bare array (v2 or v3), path of a file that xarray opens (NetCDF), or
+        in-memory data: a numpy array (with `dims`) or an xarray object.
     variable
         Array within the group. May be left out where the group has one of the input's name, or just one.
     variables, stack
         Several arrays of one shape, stacked along a new dimension named `stack`.
     dims
         Names of the axes, where the store has none; where it has some, these replace them.
+    mask_and_scale
+        Whether stored numbers become values by the CF attributes `scale_factor`, `add_offset`, `_FillValue`,
+        `missing_value` and `_Unsigned`, missing ones NaN, as in xarray; false reads the stored numbers.
+    valid_range
+        "ignore" leaves values outside `valid_range`, `valid_min` and `valid_max` as they are, as xarray does; "mask"
+        makes them NaN.
     """
 
     store: Any
@@ -46,6 +54,8 @@ class Input:
     variables: tuple[str, ...] | None = None
     stack: str | None = None
     dims: tuple[str, ...] | None = None
+    mask_and_scale: bool = True
+    valid_range: ValidRange = "ignore"
 
     def __post_init__(self) -> None:
         """Lists become tuples; contradictions are refused."""
@@ -69,6 +79,22 @@ class Input:
                 got=f"variables {self.variables}, stack {self.stack!r}",
                 do="give both variables and stack",
             )
+        self._check_decoding()
+
+    def _check_decoding(self) -> None:
+        if self.valid_range not in ("ignore", "mask"):
+            raise ParameterError(
+                "valid_range of an input is unknown",
+                got=repr(self.valid_range),
+                expected="ignore | mask",
+                do="mend valid_range",
+            )
+        if self.valid_range == "mask" and (self.in_memory or not self.mask_and_scale):
+            raise ParameterError(
+                "valid_range can only be masked where stored numbers are decoded",
+                got="in-memory data" if self.in_memory else "mask_and_scale: false",
+                do="leave valid_range out, or mask the data with xarray's where",
+            )
 
     @property
     def in_memory(self) -> bool:
@@ -90,16 +116,24 @@ class Source:
     chunks: tuple[int, ...]
     shard: tuple[int, ...] | None
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
+    #: How each array is decoded, None where its stored numbers are its values; empty where that is so for all.
+    decodings: tuple[Decoding | None, ...] = ()
+
+    @property
+    def stored_itemsize(self) -> int:
+        """Bytes of one stored number."""
+        decodings = self.decodings or (None,)
+        return max(itemsize(decoding.stored if decoding else self.spec.dtype) for decoding in decodings)
 
     @property
     def chunk_nbytes(self) -> int:
-        """Bytes of one decoded chunk."""
-        return math.prod(self.chunks) * itemsize(self.spec.dtype)
+        """Bytes of one chunk of stored numbers."""
+        return math.prod(self.chunks) * self.stored_itemsize
 
     @property
     def shard_nbytes(self) -> int:
         """Bytes of one decoded shard, 0 where the store is not sharded."""
-        return math.prod(self.shard) * itemsize(self.spec.dtype) if self.shard else 0
+        return math.prod(self.shard) * self.stored_itemsize if self.shard else 0
 
 
 def find(name: str, source: Input) -> Source:
@@ -111,79 +145,35 @@ def find(name: str, source: Input) -> Source:
         There is nothing to read, or it cannot be read as numbers with named dimensions.
     """
     store = places.absolute(str(source.store))
-    node = _open_node(name, store)
-    if isinstance(node, zarr.Array):
+    found = open_members(name, store)
+    if isinstance(found, Variable):
         if source.variable or source.variables:
             raise MissingVariableError(
                 f"{source.store} is a bare array and has no variables",
                 got=source.variable or source.variables or "",
                 do=f"leave variable out of inputs.{name}",
             )
-        return _describe(name, source, [node], store, None)
-    names = source.variables or (source.variable or _only_variable(name, store, node),)
-    arrays = [_member(name, store, node, variable) for variable in names]
-    return _describe(name, source, arrays, store, node)
+        return _describe(name, source, [found], {})
+    names = source.variables or (source.variable or _only_variable(name, store, found),)
+    variables = [_member(name, store, found, variable) for variable in names]
+    return _describe(name, source, variables, _coordinates(store, found.parent_of(variables[0]), variables[0], source))
 
 
-def _open_node(name: str, store: str) -> zarr.Array[Any] | zarr.Group:
-    if not places.is_url(store) and not places.exists(store):
-        raise MissingStoreError(
-            f"input {name!r} is not there", got=store, expected="a Zarr group or array", do=f"check inputs.{name}.store"
-        )
-    try:
-        return zarr.open(places.zarr_store(store, read_only=True), mode="r")
-    except (FileNotFoundError, zarr.errors.NodeNotFoundError) as error:
-        raise MissingStoreError(
-            f"input {name!r} is not a Zarr store",
-            got=store,
-            expected="a group or array of Zarr format 2 or 3",
-            do=f"check inputs.{name}.store",
-        ) from error
-    except _UNREADABLE as error:
-        raise _unsupported(f"input {name!r} ({store})", error) from error
-
-
-#: What zarr raises for metadata, codecs and dtypes that it cannot take.
-_UNREADABLE = (ValueError, KeyError, TypeError, NotImplementedError, ImportError)
-
-
-def _unsupported(what: str, error: Exception) -> UnsupportedStoreError:
-    return UnsupportedStoreError(
-        f"{what} cannot be opened: {type(error).__name__}",
-        got=error,
-        do="rewrite it with a codec and dtype that zarr-python knows",
-    )
-
-
-def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Array[Any]:
-    try:
-        found = group[variable]
-    except KeyError as error:
-        names = sorted(group.array_keys())
-        raise MissingVariableError(
-            f"{store} has no variable {variable!r}",
-            expected="one of " + ", ".join(names) if names else "a group that holds arrays",
-            do=f"set inputs.{name}.variable",
-        ) from error
-    except _UNREADABLE as error:
-        raise _unsupported(f"variable {variable!r} of {store}", error) from error
-    if isinstance(found, zarr.Group):
-        raise MissingVariableError(
-            f"{variable!r} in {store} is a group", expected="an array", do=f"name an array in inputs.{name}.variable"
-        )
+def _member(name: str, store: str, members: Members, variable: str) -> Variable:
+    found = members.get(variable)
+    if found is None:
+        raise missing_variable(name, store, members, variable)
     return found
 
 
-def _only_variable(name: str, store: str, group: zarr.Group) -> str:
+def _only_variable(name: str, store: str, members: Members) -> str:
     """The variable that an input means without naming it."""
-    try:
-        if name in group and dimension_names(group[name]) != (name,):  # type: ignore[arg-type]
-            return name
-        arrays = dict(group.arrays())
-    except _UNREADABLE as error:
-        raise _unsupported(f"{store}, which is searched since input {name!r} names no variable,", error) from error
-    coordinates = _coordinate_names(group.attrs, arrays)
-    candidates = [key for key in arrays if key not in coordinates]
+    own = members.get(name)
+    if own is not None and not own.is_index:
+        return name
+    variables = {key: variable for key in members.names() if (variable := members.get(key)) is not None}
+    coordinates = _coordinate_names(members.attrs, variables)
+    candidates = [key for key in variables if key not in coordinates]
     if len(candidates) == 1:
         return candidates[0]
     raise MissingVariableError(
@@ -193,117 +183,114 @@ def _only_variable(name: str, store: str, group: zarr.Group) -> str:
     )
 
 
-def _coordinate_names(attrs: Mapping[str, Any], arrays: Mapping[str, zarr.Array[Any]]) -> set[str]:
-    """Index coordinates, and those that a CF `coordinates` or `grid_mapping` attribute lists."""
-    names = {key for key, array in arrays.items() if dimension_names(array) == (key,)}
-    for holder in (attrs, *(array.attrs for array in arrays.values())):
-        for attribute in ("coordinates", "grid_mapping"):
+#: Attributes of CF that list variables which belong to another: labels, bounds of cells, the map projection.
+_LISTS = ("coordinates", "grid_mapping", "bounds", "climatology")
+
+
+def _coordinate_names(attrs: Mapping[str, Any], variables: Mapping[str, Variable]) -> set[str]:
+    """Index coordinates, and those that a CF attribute lists."""
+    names = {key for key, variable in variables.items() if variable.is_index}
+    for holder in (attrs, *(variable.attrs for variable in variables.values())):
+        for attribute in _LISTS:
             names |= set(str(holder.get(attribute, "")).split())
-    return names & set(arrays)
+    return names & set(variables)
 
 
-def dimension_names(array: zarr.Array[Any]) -> tuple[str, ...] | None:
-    """Names of the axes as the store gives them: v3's dimension_names or xarray's v2 attribute; None if any lacks."""
-    found = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
-    if not isinstance(found, (list, tuple)) or len(found) != array.ndim or any(name is None for name in found):
-        return () if array.ndim == 0 else None
-    return tuple(str(name) for name in found)
-
-
-def _describe(
-    name: str, source: Input, arrays: Sequence[zarr.Array[Any]], store: str, group: zarr.Group | None
-) -> Source:
-    specs = [_spec(name, source, array) for array in arrays]
+def _describe(name: str, source: Input, variables: Sequence[Variable], coordinates: Mapping[str, Coordinate]) -> Source:
+    decodings = tuple(_decoding(name, source, variable) for variable in variables)
+    specs = [_spec(name, source, v, d) for v, d in zip(variables, decodings, strict=True)]
     first = specs[0]
-    for array, spec in zip(arrays, specs, strict=True):
-        cf.refuse_packed(name, f"{store}/{array.path}", _cf_attrs(array))
+    for spec in specs:
         if (spec.dims, spec.shape) != (first.dims, first.shape):
             raise DimensionError(
                 f"the variables stacked as input {name!r} differ in shape",
                 got=f"{spec.dims} {spec.shape} beside {first.dims} {first.shape}",
                 do="stack variables of one shape",
             )
-    spec, chunks, shard = first, tuple(arrays[0].chunks), arrays[0].shards
+    spec, chunks, shard = first, variables[0].chunks, variables[0].shards
     if source.stack is not None:
         spec = FieldSpec(
-            name, (source.stack, *first.dims), (len(arrays), *first.shape), _common_dtype([s.dtype for s in specs])
+            name, (source.stack, *first.dims), (len(specs), *first.shape), _common_dtype([s.dtype for s in specs])
         )
         chunks, shard = (1, *chunks), (1, *shard) if shard else None
     return Source(
         spec=spec,
-        arrays=tuple(ArrayRef(store, array.path) for array in arrays),
+        arrays=tuple(variable.array for variable in variables),
         stacked=source.stack is not None,
         chunks=chunks,
         shard=shard,
-        coordinates=_coordinates(store, group, arrays[0], first.dims) if group is not None else {},
+        coordinates=coordinates,
+        decodings=decodings if any(decodings) else (),
     )
 
 
-def _cf_attrs(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Attributes as CF means them: xarray keeps the _FillValue of format 2 in the metadata.
-
-    0 is what zarr writes there for an array that has none, and counts as none.
-    """
-    attrs = dict(array.attrs)
-    fill = array.fill_value
-    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attrs and fill is not None and fill != 0:
-        attrs.setdefault("_FillValue", fill.item() if hasattr(fill, "item") else fill)
-    return attrs
+def _decoding(name: str, source: Input, variable: Variable) -> Decoding | None:
+    if not source.mask_and_scale:
+        return None
+    return decoding(f"input {name!r} ({variable.array})", variable.dtype, variable.attrs, source.valid_range)
 
 
 def _common_dtype(dtypes: Sequence[str]) -> str:
     return dtypes[0] if len(set(dtypes)) == 1 else result_dtype(dtypes)
 
 
-def _spec(name: str, source: Input, array: zarr.Array[Any]) -> FieldSpec:
-    dims = dimension_names(array)
+def _spec(name: str, source: Input, variable: Variable, decoded: Decoding | None) -> FieldSpec:
+    dims = variable.dims
     if source.dims is not None:
         dims = source.dims if source.stack is None else tuple(d for d in source.dims if d != source.stack)
     if dims is None:
         raise DimensionError(
-            f"input {name!r} ({array.store_path}) has no dimension names",
-            got=f"shape {array.shape}",
+            f"input {name!r} ({variable.array}) has no dimension names",
+            got=f"shape {variable.shape}",
             expected="a name for each axis",
             do=f"name them with inputs.{name}.dims",
         )
-    dtype = str(array.dtype.newbyteorder("=")) if array.dtype.kind in "biufc" else str(array.dtype)
+    native = variable.dtype.newbyteorder("=") if variable.dtype.kind in "biufc" else variable.dtype
+    dtype = decoded.dtype if decoded else str(native)
     try:
-        return FieldSpec(name, dims, tuple(array.shape), dtype)
+        return FieldSpec(name, dims, variable.shape, dtype)
     except DTypeError as error:
         raise DTypeError(
-            f"input {name!r} ({array.store_path}) is not numeric in a dtype that torch computes with",
+            f"input {name!r} ({variable.array}) is not numeric in a dtype that torch computes with",
             got=dtype,
             expected=error.expected,
             do="convert the variable first, or choose another one",
         ) from error
 
 
-def _coordinates(
-    store: str, group: zarr.Group, array: zarr.Array[Any], dims: tuple[str, ...]
-) -> Mapping[str, Coordinate]:
-    """Coordinates that lie beside an array and whose dimensions it has."""
-    prefix = array.path.rpartition("/")[0]
-    parent = group if not prefix or prefix == group.path else group[prefix.removeprefix(group.path).lstrip("/")]
-    assert isinstance(parent, zarr.Group)
-    wanted = set(dimension_names(array) or ()) | set(str(parent.attrs.get("coordinates", "")).split())
+def _coordinates(store: str, members: Members, variable: Variable, source: Input) -> Mapping[str, Coordinate]:
+    """Coordinates that lie beside a variable and whose dimensions it has."""
+    own_names = variable.dims
+    if own_names is None:
+        return {}  # axes without names have no labels
+    dims = source.dims if source.dims is not None and source.stack is None else own_names
+    wanted = set(own_names) | set(str(members.attrs.get("coordinates", "")).split())
     for attribute in ("coordinates", "grid_mapping"):
-        wanted |= set(str(array.attrs.get(attribute, "")).split())
+        wanted |= set(str(variable.attrs.get(attribute, "")).split())
     found: dict[str, Coordinate] = {}
-    sizes = dict(zip(dimension_names(array) or dims, array.shape, strict=True))
-    renamed = dict(zip(dimension_names(array) or dims, dims, strict=True))
+    sizes = dict(zip(own_names, variable.shape, strict=True))
+    renamed = dict(zip(own_names, dims, strict=False))
     for key in sorted(wanted):
-        member = parent.get(key)
-        if not isinstance(member, zarr.Array):
+        member = _readable(store, members, key)
+        if member is None or member.dims is None or not set(member.dims) <= set(renamed):
             continue
-        own = dimension_names(member)
-        if own is not None and set(own) <= set(renamed):
-            name = renamed.get(key, key)
-            if member.shape != tuple(sizes[d] for d in own):
-                raise CoordinateError(
-                    f"coordinate {key!r} of {store} does not fit the dimensions of {array.path!r}",
-                    got=f"shape {member.shape}",
-                    expected=f"{tuple(sizes[d] for d in own)}",
-                    do="mend the store, or name other dimensions in the input's dims",
-                )
-            found[name] = Coordinate(name, tuple(renamed[d] for d in own), ArrayRef(store, member.path))
+        expected = tuple(sizes[d] for d in member.dims)
+        if member.shape != expected:
+            raise CoordinateError(
+                f"coordinate {key!r} of {store} does not fit the dimensions of {variable.array.path!r}",
+                got=f"shape {member.shape}",
+                expected=f"{expected}",
+                do="mend the store, or name other dimensions in the input's dims",
+            )
+        name = renamed.get(key, key)
+        found[name] = Coordinate(name, tuple(renamed[d] for d in member.dims), member.array, member.attrs)
     return found
+
+
+def _readable(store: str, members: Members, key: str) -> Variable | None:
+    """A coordinate; one that cannot be read is left out, and said to be."""
+    try:
+        return members.get(key)
+    except UnsupportedStoreError as error:
+        log.warning("coordinate %r of %s is left out: %s", key, store, error)
+        return None

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import math
 import shutil
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zarr
-import zarr.errors
-import zarr.registry
 from zarr.core.buffer.cpu import NDBuffer
 
 from tilewise import cf, places
 from tilewise.coordinates import Array, ArrayRef, Coordinate
+from tilewise.decoding import Decoding
+from tilewise.foreign import ForeignArray
 from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Output, Target, compressors
+from tilewise.packing import PANEL, Encoding
 from tilewise.sources import Source
 
 #: Chunks that one request to zarr may touch.
 READ_CHUNKS = 1024
+#: Stored bytes that are read in one piece where they are decoded, unless one chunk has more.
+PIECE_BYTES = 16 << 20
 
 
 def create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
@@ -49,26 +51,15 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
             if coordinate.name not in written:
                 _copy_coordinate(group, coordinate)
                 written.add(coordinate.name)
-    with quiet():
+    with places.quiet():
         zarr.consolidate_metadata(group.store)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence two warnings of zarr about what other readers may not know.
-
-    Consolidated metadata may be ignored by them, and xarray warns where it is missing; text labels are a dtype that
-    zarr-python and xarray share, if not yet one of the Zarr v3 specification.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", zarr.errors.UnstableSpecificationWarning)
-        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", zarr.errors.ZarrUserWarning)
-        yield
 
 
 def _create_array(group: zarr.Group, output: Output, target: Target, coordinates: Sequence[Coordinate]) -> None:
     spec = target.spec
     attrs = {**spec.attrs, **output.attrs.get(spec.name, {})}
+    if target.packing:
+        attrs |= {**target.packing.attrs, **encoded_fill(target.fill, target.dtype)}
     extra = [c.name for c in coordinates if c.dims != (c.name,)]
     if extra:
         attrs["coordinates"] = " ".join(extra)
@@ -77,8 +68,8 @@ def _create_array(group: zarr.Group, output: Output, target: Target, coordinates
         shape=spec.shape,
         chunks=target.chunks,
         shards=target.shards,
-        dtype=spec.dtype,
-        fill_value=spec.fill,
+        dtype=target.dtype,
+        fill_value=target.fill,
         compressors=compressors(output.codec),
         dimension_names=spec.dims,
         attributes=attrs,
@@ -87,20 +78,37 @@ def _create_array(group: zarr.Group, output: Output, target: Target, coordinates
 
 
 def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
+    """Copy the stored numbers of a coordinate, with what they mean: its packing and its missing value."""
     source = coordinate.array.open()
-    with quiet():
+    dtype = source.dtype if source.dtype.kind in "OT" else source.dtype.newbyteorder("=")
+    fill = coordinate.attrs.get("_FillValue")
+    with places.quiet():
         array = group.create_array(
             coordinate.name,
             shape=source.shape,
             chunks=source.chunks,
-            dtype=source.dtype if source.dtype.kind in "OT" else source.dtype.newbyteorder("="),
+            dtype=dtype,
             dimension_names=coordinate.dims,
-            attributes=cf.kept_attrs(dict(source.attrs)),
+            attributes={**cf.kept_attrs(coordinate.attrs), **encoded_fill(fill, dtype)},
             config={"write_empty_chunks": True},
         )
     whole = tuple(slice(0, n) for n in source.shape)
     for part in write_units(whole, source.chunks):
         array[part] = source[part]
+
+
+def encoded_fill(fill: Any, dtype: Any) -> dict[str, Any]:
+    """`_FillValue` as an attribute of Zarr format 3, in the form that xarray writes and reads; none where none fits.
+
+    >>> encoded_fill(-1, "int16"), encoded_fill(float("nan"), "int16"), encoded_fill(float("nan"), "float32")
+    ({'_FillValue': -1}, {}, {'_FillValue': 'AAAAAAAA+H8='})
+    """
+    from xarray.backends.zarr import FillValueCoder
+
+    try:
+        return {} if fill is None else {"_FillValue": FillValueCoder.encode(fill, np.dtype(dtype))}
+    except (TypeError, ValueError):
+        return {}
 
 
 def open_target(target: ArrayRef) -> zarr.Array[Any]:
@@ -110,23 +118,43 @@ def open_target(target: ArrayRef) -> zarr.Array[Any]:
     return array.with_config({"write_empty_chunks": True})
 
 
-def read_box(arrays: Sequence[zarr.Array[Any]], stacked: bool, box: Sequence[slice], out: Array) -> None:
-    """Read a box into `out`, converted to its dtype chunk by chunk; stacked arrays fill its first axis."""
+def read_box(
+    arrays: Sequence[zarr.Array[Any] | ForeignArray],
+    stacked: bool,
+    box: Sequence[slice],
+    out: Array,
+    decodings: Sequence[Decoding | None] = (),
+) -> None:
+    """Read a box into `out`, decoded and converted to its dtype piece by piece; stacked arrays fill its first axis."""
+    decodings = decodings or (None,) * len(arrays)
     if not stacked:
-        _read(arrays[0], box, out)
+        _read(arrays[0], decodings[0], box, out)
         return
     first, *rest = box
-    for row, array in enumerate(arrays[first]):
-        _read(array, rest, out[row])
+    for row, (array, decoding) in enumerate(zip(arrays[first], decodings[first], strict=True)):
+        _read(array, decoding, rest, out[row])
 
 
-def _read(array: zarr.Array[Any], box: Sequence[slice], out: Array) -> None:
+def _read(array: zarr.Array[Any] | ForeignArray, decoding: Decoding | None, box: Sequence[slice], out: Array) -> None:
     """Read a box a bounded number of chunks at a time: zarr holds some KiB for every chunk of one request."""
+    unit = array.shards or array.chunks
+    for part in aligned_parts(box, unit, _most(array, decoding)):
+        local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
+        if decoding is None:
+            array.get_basic_selection(part, out=NDBuffer.from_numpy_array(out[local]))
+            continue
+        stored = np.empty([p.stop - p.start for p in part], dtype=decoding.stored)
+        array.get_basic_selection(part, out=NDBuffer.from_numpy_array(stored))
+        decoding.decode(stored, out[local])
+
+
+def _most(array: zarr.Array[Any] | ForeignArray, decoding: Decoding | None) -> int:
+    """Chunks, or shards, of one request: what is decoded, or copied, is held twice meanwhile."""
     chunks, shards = array.chunks, array.shards
     most = READ_CHUNKS if shards is None else max(1, READ_CHUNKS * math.prod(chunks) // math.prod(shards))
-    for part in aligned_parts(box, shards or chunks, most):
-        local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
-        array.get_basic_selection(part, out=NDBuffer.from_numpy_array(out[local]))
+    if decoding is None and not isinstance(array, ForeignArray):
+        return most
+    return max(1, min(most, PIECE_BYTES // (math.prod(shards or chunks) * array.dtype.itemsize)))
 
 
 def aligned_parts(box: Sequence[slice], unit: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
@@ -144,8 +172,8 @@ def aligned_parts(box: Sequence[slice], unit: Sequence[int], most: int) -> Itera
         )
 
 
-def write_box(array: zarr.Array[Any], box: Sequence[slice], values: Array) -> None:
-    """Write a box, one write unit at a time.
+def write_box(array: zarr.Array[Any], box: Sequence[slice], values: Array, packing: Encoding | None = None) -> None:
+    """Write a box, packed where asked, one write unit at a time.
 
     A write unit that is given whole is encoded as it is: zarr would first fill a fresh chunk for each chunk of a
     larger region. Peak memory is one write unit, however large the box.
@@ -153,7 +181,14 @@ def write_box(array: zarr.Array[Any], box: Sequence[slice], values: Array) -> No
     unit = array.shards or array.chunks
     for part in write_units(box, unit):
         local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
-        array[part] = values[local]
+        array[part] = _packed(values[local], packing) if packing else values[local]
+
+
+def _packed(values: Array, packing: Encoding) -> Array:
+    stored = np.empty(values.shape, dtype=packing.dtype)
+    for box in boxes(values.shape, PANEL):
+        stored[box] = packing.pack(values[box])
+    return stored
 
 
 def write_units(box: Sequence[slice], unit: Sequence[int]) -> Iterator[tuple[slice, ...]]:
