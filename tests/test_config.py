@@ -265,7 +265,8 @@ WRONG = {
     ),
     "store that is a number": (
         JOB.replace("cube.zarr", "5"),
-        "job.yaml:4:3: inputs.x.store: not a store; got: 5; expected: a path or URL. To mend it: mend inputs.x.store.",
+        "job.yaml:4:3: inputs.x.store: not a value for this key; got: 5; expected: text. "
+        "To mend it: put it in quotes, if it is meant as text.",
     ),
     "list at the top": (
         "- kernel\n",

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -19,9 +19,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from tilewise.config.document import Keys, dotted, show
+from tilewise.descriptions import is_required
 from tilewise.errors import TilewiseError
 from tilewise.job import Job
 from tilewise.kernels import Kernel, kernel_class
+from tilewise.sources import Input
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,24 @@ class Problem:
 def build_job(given: Any) -> tuple[Job | None, tuple[Problem, ...]]:
     """The job that plain values describe, and every mistake in them; None where there is one."""
     builder = _Builder()
-    job: Job | None = builder.record(Job, given, ())
-    for name, source in job.inputs.items() if job else ():
-        if source.in_memory:
-            keys: Keys = ("inputs", name, "store")
-            builder.note(keys, "not a store", show(source.store), "a path or URL", f"mend {dotted(keys)}")
-    return job, tuple(builder.problems)
+    return builder.record(Job, given, ()), tuple(builder.problems)
+
+
+#: Types of keys for which Python may give more than a job file can: data in memory has no form in YAML.
+_IN_A_FILE = {(Input, "store"): str}
+
+
+def file_hints(cls: Any) -> dict[str, Any]:
+    """Types of the keys of a dataclass, as a job file can give them."""
+    found = get_type_hints(cls, include_extras=True)
+    return found | {key: hint for (owner, key), hint in _IN_A_FILE.items() if issubclass(cls, owner)}
 
 
 def child_type(hint: Any, key: str) -> Any:
     """Type of what stands under a key of a value of type `hint`, as far as it is a dataclass or leads to one."""
     if is_dataclass(hint):
-        return _not_none(get_type_hints(hint).get(key))
-    return _record_of(hint)
+        return not_none(get_type_hints(hint).get(key))
+    return record_of(hint)
 
 
 def long_form(hint: Any, value: Any) -> Any:
@@ -60,21 +67,23 @@ def long_form(hint: Any, value: Any) -> Any:
         return {"name": value}
     if isinstance(value, dict) or value is None or not is_dataclass(hint):
         return value
-    required = [f.name for f in fields(hint) if _is_required(f)]
-    return {required[0]: value} if len(required) == 1 else value
+    short = short_field(hint)
+    return {short.name: value} if short else value
 
 
-def _is_required(f: Field[Any]) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
+def short_field(cls: Any) -> Field[Any] | None:
+    """The one required field of a dataclass, for which a plain value may stand; None where there is not just one."""
+    required = [f for f in fields(cls) if is_required(f)]
+    return required[0] if len(required) == 1 else None
 
 
-def _not_none(hint: Any) -> Any:
+def not_none(hint: Any) -> Any:
     """`X` of `X | None`."""
     rest = [arg for arg in get_args(hint) if arg is not NoneType]
     return rest[0] if len(rest) == 1 and NoneType in get_args(hint) else hint
 
 
-def _record_of(hint: Any) -> Any:
+def record_of(hint: Any) -> Any:
     """The dataclass of a mapping of dataclasses, None for any other type."""
     origin, args = get_origin(hint), get_args(hint)
     if isinstance(origin, type) and issubclass(origin, Mapping) and is_dataclass(args[1]):
@@ -103,10 +112,10 @@ class _Builder:
         """A value of that type."""
         if hint is Kernel:
             return self.kernel(long_form(Kernel, given), at)
-        inner = _not_none(hint)
+        inner = not_none(hint)
         if is_dataclass(inner) and not (given is None and inner is not hint):
             return self.record(inner, long_form(inner, given), at)
-        record = _record_of(hint)
+        record = record_of(hint)
         if record and isinstance(given, dict):
             return {name: self.record(record, long_form(record, item), (*at, name)) for name, item in given.items()}
         return self.leaf(hint, given, at)
@@ -141,7 +150,7 @@ class _Builder:
             self.not_a_mapping(given, at, _names(cls))
             return None
         try:
-            hints = get_type_hints(cls, include_extras=True)
+            hints = file_hints(cls)
         except NameError as error:
             self.note(at, f"a type of {cls.__name__} is not known", error, do="import it at the top of its module")
             return None
@@ -171,7 +180,7 @@ class _Builder:
                 do = f"write {near[0]} instead" if near else "remove it"
                 self.note((*at, key), "there is no such key", expected=_names(cls), do=do)
         for f in init:
-            if _is_required(f) and f.name not in given and f.name not in meant:
+            if is_required(f) and f.name not in given and f.name not in meant:
                 keys = (*at, f.name)
                 self.note(keys, "the key is missing", do=f"add {dotted(keys)}")
 
@@ -265,6 +274,9 @@ def _within(given: Any, loc: Sequence[str | int]) -> Keys:
 
 
 def _remedy(keys: Keys, value: Any, words: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", " ".join(words)), n=1)
+    if near:
+        return f"write {near[0]} instead"
     if "text" in words and isinstance(value, bool | int | float):
         return "put it in quotes, if it is meant as text"
     if isinstance(value, str) and {"a number", "a whole number"} & set(words) and re.fullmatch(r"[\d.eE+-]+", value):
