@@ -233,6 +233,10 @@ WRONG = {
         JOB + "memory_limit: three\n",
         "job.yaml:6:1: memory_limit: memory_limit is not a number of bytes; got: ",
     ),
+    "endless memory": (
+        JOB + "memory_limit: 1e400 GiB\n",
+        "job.yaml:6:1: memory_limit: memory_limit is not a number of bytes; got: ",
+    ),
     "negative chunk": (
         JOB.replace("output: out.zarr", "output:\n  store: out.zarr\n  chunks:\n    y: 64\n    x: -1"),
         "job.yaml:9:5: output.chunks.x: output.chunks of 'x' is not a size; got: -1; "
@@ -564,7 +568,10 @@ def test_no_door_names_a_kernel_or_its_parameters():
     built_in = [cls for cls in Kernel.registered().values() if cls.__module__.startswith("tilewise.kernels.")]
     assert built_in
     words = {cls.name for cls in built_in} | {f.name for cls in built_in for f in fields(cls)}
-    for path in (package / "cli.py", package / "report.py", *(package / "config").glob("*.py")):
+    for path in (
+        *(package / f"{door}.py" for door in ("cli", "report", "catalogue")),
+        *(package / "config").glob("*.py"),
+    ):
         tree = ast.parse(path.read_text())
         found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} & words
         found |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & words

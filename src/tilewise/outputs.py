@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
@@ -107,8 +108,11 @@ def lay_out(
     ------
     DimensionError
         `output.chunks` or `output.shards` name a dimension that no output has, or a shard is not whole chunks.
+    ParameterError
+        `output.attrs` name an output that there is not.
     """
     specs = tuple(specs)
+    _check_attrs(output, [spec.name for spec in specs])
     known = {dim for spec in specs for dim in spec.dims}
     for name in ("chunks", "shards"):
         for dim in getattr(output, name) or {}:
@@ -120,6 +124,17 @@ def lay_out(
                 )
     default = _default_chunks(output, specs, sources, tile_dims)
     return tuple(_target(output, spec, default) for spec in specs)
+
+
+def _check_attrs(output: Output, names: Sequence[str]) -> None:
+    for name in output.attrs:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise ParameterError(
+                f"output.attrs names {name!r}, which is no output",
+                expected="one of " + ", ".join(names),
+                do=f"write {near[0]} instead of output.attrs.{name}" if near else f"mend output.attrs.{name}",
+            )
 
 
 #: Decoded bytes above which a default chunk is halved: a point set against a primitive set makes chunks of both.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from tilewise.config.document import plain
 from tilewise.config.schema import STRICT, file_hints, not_none, record_of, short_field
 from tilewise.descriptions import default, describe, is_required
 from tilewise.errors import ConfigError
@@ -24,7 +25,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 #: Text that a job file takes for a number: what YAML 1.2 would have written .inf.
 _INFINITE = {"type": "string", "pattern": r"^[+-]?\.?[iI][nN][fF]([iI][nN][iI][tT][yY])?$"}
 #: A kernel that somebody brings; its parameters are known once its module is imported.
-_USERS = {"type": "string", "pattern": "^[^:]*:.*$"}
+_USERS = {"type": "string", "pattern": ":"}
 _NOTHING: Schema = {"not": {}}
 _REFS = "#/$defs/{model}"
 
@@ -82,7 +83,9 @@ class _Writer:
         short = short_field(cls)
         if short is None:
             return whole
-        plainly = {"allOf": [self.value(file_hints(cls)[short.name])], "not": {"type": ["object", "null"]}}
+        plainly = self.value(file_hints(cls)[short.name])
+        if plainly.get("type") not in ("string", "integer", "boolean", "array"):
+            plainly = {"allOf": [plainly], "not": {"type": ["object", "null"]}}
         return {"anyOf": [plainly, whole]}
 
     def record(self, cls: Any, first: Mapping[str, Schema] | None = None) -> Schema:
@@ -124,7 +127,7 @@ class _Writer:
         except (PydanticUserError, PydanticInvalidForJsonSchema):
             return _NOTHING
         self.defs.update(found.pop("$defs", {}))
-        return _numbers(found)
+        return dict(_numbers(found))
 
 
 def _numbers(found: Any) -> Any:
@@ -143,6 +146,18 @@ def _note(key: str, text: str | None) -> Schema:
 
 
 def _default(value: Any) -> Schema:
-    """The default, where JSON has a form for it."""
-    found = plain(value)
-    return {} if found is None else {"default": found}
+    """The default, where JSON has a form for it; infinities as the text that a job file takes for them."""
+    try:
+        return {"default": json.loads(json.dumps(_plain(value), allow_nan=False))}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

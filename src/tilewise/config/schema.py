@@ -1,4 +1,4 @@
-"""Values of a job file as dataclasses. The only importer of pydantic.
+"""Values of a job file as dataclasses. It and `json_schema` are the only importers of pydantic.
 
 The schema is the dataclasses themselves: `Job`, `Input`, `Output`, `Cluster` and the kernel's own. A parameter is
 typed once, there; nothing here names one.
@@ -194,7 +194,7 @@ class _Builder:
     def leaf(self, hint: Any, given: Any, at: Keys) -> Any:
         """A value that is no record: what the same in JSON would be, strictly, for a field of that type."""
         try:
-            adapter = TypeAdapter(hint, config=_STRICT)
+            adapter = TypeAdapter(hint, config=STRICT)
         except PydanticUserError as error:
             self.note(at, "a job file cannot say this parameter", got=f"type {hint}", do="leave it out", cause=error)
             return None
@@ -209,7 +209,8 @@ class _Builder:
             return None
 
 
-_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+#: JSON's own types, nothing converted.
+STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 _ON_PATH = "check the spelling, and put the folder of the module on PYTHONPATH: the job file's own is not searched"
 _INFINITE = re.compile(r"[+-]?\.?inf(inity)?", re.IGNORECASE)
 
