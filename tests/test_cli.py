@@ -171,7 +171,7 @@ def test_run_then_refusal_then_overwriting(shell):
     assert (code, out) == (2, "")
     assert err == (
         "Error: job.yaml:7:3: output.store: out.zarr already exists. "
-        "To mend it: choose another output.store, or pass --overwrite.\n"
+        "To mend it: choose another output.store, or pass --overwrite (in Python: overwrite=True).\n"
     )
     np.testing.assert_array_equal(shell.total(), X.sum(axis=0))
 

@@ -62,7 +62,15 @@ class Output:
                     do="write to a local path, and copy the store",
                 )
         for name in ("chunks", "shards"):
-            for dim, size in (getattr(self, name) or {}).items():
+            sizes = getattr(self, name)
+            if not isinstance(sizes, Mapping) and sizes is not None:
+                raise ParameterError(
+                    f"output.{name} names no dimensions",
+                    got=repr(sizes),
+                    expected="cells by dimension, such as {'y': 512}",
+                    do=f"name the dimensions in output.{name}",
+                )
+            for dim, size in (sizes or {}).items():
                 if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                     raise ParameterError(
                         f"output.{name} of {dim!r} is not a size",
@@ -127,7 +135,14 @@ def lay_out(
 
 
 def _check_attrs(output: Output, names: Sequence[str]) -> None:
-    for name in output.attrs:
+    for name, attrs in output.attrs.items():
+        if not isinstance(attrs, Mapping):
+            raise ParameterError(
+                f"output.attrs of {name!r} are not attributes by name",
+                got=repr(attrs),
+                expected="such as {'units': 'm'}",
+                do=f"mend output.attrs.{name}",
+            )
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             raise ParameterError(
@@ -223,7 +238,7 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
     if not output.store:
         raise UnsupportedStoreError("output.store is empty", expected="a path", do="name a folder to write to")
     out = Path(output.store).resolve()
-    refuse_overlap("the output", output.store, inputs)
+    refuse_overlap("output.store", output.store, inputs)
     parent = next(folder for folder in out.parents if folder.exists())
     if not os.access(parent, os.W_OK) or Path(output.store).is_symlink():
         raise OutputExistsError(
@@ -235,7 +250,10 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
     if not out.exists():
         return
     if not overwrite:
-        raise OutputExistsError(f"{output.store} already exists", do="choose another output.store, or pass --overwrite")
+        raise OutputExistsError(
+            f"{output.store} already exists",
+            do="choose another output.store, or pass --overwrite (in Python: overwrite=True)",
+        )
     if not _is_store(out):
         raise OutputExistsError(
             f"{output.store} exists and is no Zarr store, or holds other files, so it is not overwritten",
@@ -243,8 +261,8 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
         )
 
 
-def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
-    """Refuse a folder that is an input, or lies inside one or around one."""
+def refuse_overlap(key: str, store: str, inputs: Iterable[Input]) -> None:
+    """Refuse a folder, set by a key of the job, that is an input, or lies inside one or around one."""
     out = Path(store).resolve()
     for source in inputs:
         if not isinstance(source.store, str) or "://" in source.store:
@@ -252,9 +270,9 @@ def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
         path = Path(source.store).resolve()
         if path == out or path in out.parents or out in path.parents:
             raise OutputExistsError(
-                f"{what} and an input are the same store, or one lies inside the other",
+                f"{key} and an input are the same store, or one lies inside the other",
                 got=f"{store}, input {source.store}",
-                do="choose another place",
+                do=f"set {key} to another place",
             )
 
 

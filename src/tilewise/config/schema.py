@@ -54,6 +54,22 @@ def file_hints(cls: Any) -> dict[str, Any]:
     return found | {key: hint for (owner, key), hint in _IN_A_FILE.items() if issubclass(cls, owner)}
 
 
+def _below(cls: Any, given: Mapping[str, Any], key: str) -> list[str]:
+    """Where a key would be right that stands one level too high, dotted."""
+    found = []
+    for name, hint in file_hints(cls).items():
+        child = _kernel_of(given.get(name)) if hint is Kernel else not_none(hint)
+        if is_dataclass(child) and key in {f.name for f in fields(child)}:
+            found.append(f"{name}.{key}")
+    return found
+
+
+def _kernel_of(given: Any) -> type[Kernel] | None:
+    """The class of a registered kernel that a job file names."""
+    name = long_form(Kernel, given)
+    return Kernel.registered().get(str(name.get("name"))) if isinstance(name, dict) else None
+
+
 def child_type(hint: Any, key: str) -> Any:
     """Type of what stands under a key of a value of type `hint`, as far as it is a dataclass or leads to one."""
     if is_dataclass(hint):
@@ -177,6 +193,7 @@ class _Builder:
             if key not in {f.name for f in init}:
                 near = difflib.get_close_matches(key, [f.name for f in init], n=1)
                 meant |= set(near)
+                near = near or _below(cls, given, key)
                 do = f"write {near[0]} instead" if near else "remove it"
                 self.note((*at, key), "there is no such key", expected=_names(cls), do=do)
         for f in init:

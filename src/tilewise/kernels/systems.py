@@ -184,7 +184,7 @@ def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> Non
     >>> checked_choice("ranks", DIAGNOSTICS, "diagnostics")
     Traceback (most recent call last):
     tilewise.errors.ParameterError: kernel.diagnostics does not know 'ranks'; expected: rank, residual_norm. To mend
-    it: did you mean 'rank'?.
+    it: write 'rank' instead.
     """
     words = list(allowed)
     if value in words:
@@ -193,5 +193,5 @@ def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> Non
     raise ParameterError(
         f"kernel.{parameter} does not know {value!r}",
         expected=", ".join(words),
-        do=f"did you mean {near[0]!r}?" if near else "use one of these words",
+        do=f"write {near[0]!r} instead" if near else "use one of these words",
     )
