@@ -176,6 +176,7 @@ def test_what_yaml_users_write_is_taken(parameter, yaml, value):
         ("exact", "1", "true or false"),
         ("exact", "yes", "true or false"),
         ("mode", "slow", "'fast' or 'safe'"),
+        ("mode", "fats", "'fast' or 'safe'. To mend it: write fast instead"),
         ("dim", "3", "text. To mend it: put it in quotes"),
         ("dim", "true", "text. To mend it: put it in quotes"),
         ("names", "rank", "a list. To mend it: write it as a list: [rank]"),
@@ -203,6 +204,14 @@ WRONG = {
     "nothing like any key": (
         JOB + "zzz: 1\n",
         f"job.yaml:6:1: zzz: there is no such key; expected: {KEYS}. To mend it: remove it.",
+    ),
+    "key one level too high": (
+        JOB + "chunks: {y: 5}\n",
+        f"job.yaml:6:1: chunks: there is no such key; expected: {KEYS}. To mend it: write output.chunks instead.",
+    ),
+    "parameter one level too high": (
+        JOB.replace("user_kernels:Total", "norm") + "ord: 1\n",
+        f"job.yaml:6:1: ord: there is no such key; expected: {KEYS}. To mend it: write kernel.ord instead.",
     ),
     "misspelt parameter": (
         JOB.replace("dim", "dmi"),

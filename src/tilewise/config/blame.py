@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tilewise.config.document import Keys
-from tilewise.config.schema import child_type, long_form, record_of
+from tilewise.config.shapes import child_type, long_form, record_of
 from tilewise.errors import TilewiseError
 from tilewise.job import Job
 from tilewise.kernels import Kernel, kernel_class

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewise.config.document import Document, Keys
-from tilewise.config.schema import child_type, long_form
+from tilewise.config.shapes import child_type, long_form
 from tilewise.errors import ConfigError
 from tilewise.job import Job
 

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from tilewise.config.schema import STRICT, file_hints, not_none, record_of, short_field
+from tilewise.config.schema import STRICT
+from tilewise.config.shapes import file_hints, not_none, record_of, short_field
 from tilewise.descriptions import default, describe, is_required
 from tilewise.errors import ConfigError
 from tilewise.job import Job

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewise.config.document import write
-from tilewise.config.schema import file_hints, not_none, record_of
+from tilewise.config.shapes import file_hints, not_none, record_of
 from tilewise.descriptions import default, describe, is_required, spelled
 from tilewise.errors import ConfigError, OutputExistsError
 from tilewise.job import Job
