@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -166,6 +166,7 @@ def test_a_type_that_is_not_known_here_stays_as_it_is_written() -> None:
         (tuple[float, ...], "tuple[float, ...]"),
         (Mapping[str, list[int]], "Mapping[str, list[int]]"),
         (Any, "Any"),
+        (Callable[[int, str], None], "Callable[[int, str], None]"),
         (None, "None"),
     ],
 )

@@ -129,6 +129,8 @@ def spelled(hint: Any) -> str:
     ("tuple['rank' | 'norm', ...]", 'int | None')
     """
     origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, list):  # the parameters of a Callable
+        return f"[{', '.join(map(spelled, hint))}]"
     if isinstance(hint, str) or hint is Ellipsis:
         return "..." if hint is Ellipsis else hint
     if origin is Literal:

@@ -39,7 +39,7 @@ def loads(text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", [None, *BUILT_IN, "user_kernels:Everything"])
+@pytest.mark.parametrize("name", [None, *BUILT_IN, "user_kernels:Everything", "user_kernels:Odd"])
 def test_it_is_a_schema(name: str | None) -> None:
     schema = json_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -268,6 +268,22 @@ def test_descriptions_and_defaults_are_those_of_the_classes() -> None:
             assert (one.name in found["required"]) == one.required
     assert schema["properties"]["device"]["enum"] == ["auto", "cpu", "cuda"]
     assert schema["$defs"]["lstsq"]["properties"]["deficient"]["enum"] == ["min_norm", "nan"]
+
+
+def test_a_class_in_a_list_has_no_short_form() -> None:
+    """Though it has one where it stands alone."""
+    odd = JOB.replace("Everything", "Odd")
+    for text, right in [
+        ("start: 3", True),
+        ("start: {width: 3, taper: inf}", True),
+        ("start: {width: 3, tapir: 1}", False),
+        ("start: 3, windows: [{width: 3, taper: inf}]", True),
+        ("start: 3, windows: [3]", False),
+        ("start: 3, codes: [1, 2]", True),
+        ("start: 3, function: abs", False),
+        ("start: 3, anything: [abs]", True),
+    ]:
+        assert valid(kernel(text, odd), "user_kernels:Odd") == loads(kernel(text, odd)) == right, text
 
 
 def test_a_kernel_without_a_schema_is_refused() -> None:

@@ -29,6 +29,8 @@ _INFINITE = {"type": "string", "pattern": r"^[+-]?\.?[iI][nN][fF]([iI][nN][iI][t
 _USERS = {"type": "string", "pattern": ":"}
 _NOTHING: Schema = {"not": {}}
 _REFS = "#/$defs/{model}"
+#: Classes within lists and mappings: pydantic reads those, and knows no short forms.
+_INNER = "items.{model}"
 
 
 def json_schema(name: str | None = None) -> Schema:
@@ -124,10 +126,11 @@ class _Writer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PydanticJsonSchemaWarning)  # a branch that only Python can give
-                found = TypeAdapter(hint, config=STRICT).json_schema(ref_template=_REFS)
+                found = TypeAdapter(hint, config=STRICT).json_schema(ref_template=_REFS.format(model=_INNER))
         except (PydanticUserError, PydanticInvalidForJsonSchema):
             return _NOTHING
-        self.defs.update(found.pop("$defs", {}))
+        inner = found.pop("$defs", {})
+        self.defs.update({_INNER.format(model=model): _numbers(schema) for model, schema in inner.items()})
         return dict(_numbers(found))
 
 
@@ -159,6 +162,6 @@ def _plain(value: Any) -> Any:
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value

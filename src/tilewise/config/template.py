@@ -169,4 +169,4 @@ def _setting(key: str, value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list, set, frozenset)) else value
