@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,25 @@ def test_a_baseline_is_measured_once_and_remembered(tmp_path: Path, monkeypatch:
     assert baseline("processes") == measured + 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"other": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"other": 3}', "KEY: 12", 'KEY: "12"', "KEY: -5", "KEY: 1.5", "KEY: true"]
+)
 def test_a_broken_cache_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tilewise").mkdir()
-    (tmp_path / "tilewise" / "baseline.json").write_text(text)
+    key = json.dumps(module._key("threads"))
+    (tmp_path / "tilewise" / "baseline.json").write_text(text.replace("KEY", key))
+    monkeypatch.setattr(module, "_measure", lambda kind: 7)
+    assert baseline("threads") == (12 if text == "{KEY: 12}" else 7)
+    remember("threads", 8)
+    assert baseline("threads") == 8
+
+
+def test_a_cache_that_cannot_be_added_to_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder stands where the new file would be written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "tilewise" / f"baseline.{os.getpid()}").mkdir(parents=True)
+    (tmp_path / "tilewise" / "baseline.json").write_text('{"other": 3}')
     monkeypatch.setattr(module, "_measure", lambda kind: 7)
     assert baseline("threads") == 7
 

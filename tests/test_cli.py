@@ -44,7 +44,8 @@ class Shell:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(TESTS)}
+        path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
@@ -139,7 +140,9 @@ def test_plan_as_json(shell):
 def test_a_job_that_does_not_fit_is_refused(shell):
     code, out, err = shell("plan", "job.yaml", "--set", "memory_limit=1 MiB")
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1].startswith("Error: a tile of y=2, x=12 does not fit the memory budget; got: ")
+    assert err.splitlines()[-1].startswith(
+        "Error: --set memory_limit=1 MiB: memory_limit: a tile of y=2, x=12 does not fit the memory budget; got: "
+    )
 
 
 def test_a_mistake_in_a_kernel_is_told_without_a_traceback(shell):
@@ -166,7 +169,10 @@ def test_run_then_refusal_then_overwriting(shell):
 
     code, out, err = shell("run", "job.yaml", "--set", "kernel.factor=2")
     assert (code, out) == (2, "")
-    assert err == "Error: out.zarr already exists. To mend it: choose another output.store, or pass --overwrite.\n"
+    assert err == (
+        "Error: job.yaml:7:3: output.store: out.zarr already exists. "
+        "To mend it: choose another output.store, or pass --overwrite (in Python: overwrite=True).\n"
+    )
     np.testing.assert_array_equal(shell.total(), X.sum(axis=0))
 
     assert shell("run", "job.yaml", "--overwrite", "--quiet", "--set", "kernel.factor=2") == (0, "", "")

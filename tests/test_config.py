@@ -176,6 +176,7 @@ def test_what_yaml_users_write_is_taken(parameter, yaml, value):
         ("exact", "1", "true or false"),
         ("exact", "yes", "true or false"),
         ("mode", "slow", "'fast' or 'safe'"),
+        ("mode", "fats", "'fast' or 'safe'. To mend it: write fast instead"),
         ("dim", "3", "text. To mend it: put it in quotes"),
         ("dim", "true", "text. To mend it: put it in quotes"),
         ("names", "rank", "a list. To mend it: write it as a list: [rank]"),
@@ -204,6 +205,14 @@ WRONG = {
         JOB + "zzz: 1\n",
         f"job.yaml:6:1: zzz: there is no such key; expected: {KEYS}. To mend it: remove it.",
     ),
+    "key one level too high": (
+        JOB + "chunks: {y: 5}\n",
+        f"job.yaml:6:1: chunks: there is no such key; expected: {KEYS}. To mend it: write output.chunks instead.",
+    ),
+    "parameter one level too high": (
+        JOB.replace("user_kernels:Total", "norm") + "ord: 1\n",
+        f"job.yaml:6:1: ord: there is no such key; expected: {KEYS}. To mend it: write kernel.ord instead.",
+    ),
     "misspelt parameter": (
         JOB.replace("dim", "dmi"),
         "job.yaml:2:38: kernel.dmi: there is no such key; expected: dim, factor. To mend it: write dim instead.",
@@ -231,6 +240,10 @@ WRONG = {
     ),
     "no memory": (
         JOB + "memory_limit: three\n",
+        "job.yaml:6:1: memory_limit: memory_limit is not a number of bytes; got: ",
+    ),
+    "endless memory": (
+        JOB + "memory_limit: 1e400 GiB\n",
         "job.yaml:6:1: memory_limit: memory_limit is not a number of bytes; got: ",
     ),
     "negative chunk": (
@@ -265,7 +278,8 @@ WRONG = {
     ),
     "store that is a number": (
         JOB.replace("cube.zarr", "5"),
-        "job.yaml:4:3: inputs.x.store: not a store; got: 5; expected: a path or URL. To mend it: mend inputs.x.store.",
+        "job.yaml:4:3: inputs.x.store: not a value for this key; got: 5; expected: text. "
+        "To mend it: put it in quotes, if it is meant as text.",
     ),
     "list at the top": (
         "- kernel\n",
@@ -563,7 +577,10 @@ def test_no_door_names_a_kernel_or_its_parameters():
     built_in = [cls for cls in Kernel.registered().values() if cls.__module__.startswith("tilewise.kernels.")]
     assert built_in
     words = {cls.name for cls in built_in} | {f.name for cls in built_in for f in fields(cls)}
-    for path in (package / "cli.py", package / "report.py", *(package / "config").glob("*.py")):
+    for path in (
+        *(package / f"{door}.py" for door in ("cli", "report", "catalogue")),
+        *(package / "config").glob("*.py"),
+    ):
         tree = ast.parse(path.read_text())
         found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} & words
         found |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & words

@@ -208,12 +208,50 @@ def test_unequal_coordinates_of_two_inputs_are_refused(tmp_path: Path) -> None:
         ({"tile": "large"}, "tile is neither"),
         ({"memory_limit": "three"}, "memory_limit is not"),
         ({"memory_limit": -1}, "memory_limit is not"),
+        ({"tile": 512}, "tile is neither"),
+        ({"tile": (512, 512)}, "tile is neither"),
         ({"kernel": "norm"}, "kernel of a job"),
+        ({"kernel": Copy}, "got: the class Copy; .* To mend it: call it: Copy"),
+        ({"inputs": "x.zarr"}, "inputs of a job have no names; got: str"),
+        ({"inputs": np.zeros(3)}, "inputs of a job have no names; got: ndarray"),
+        ({"cluster": "threads"}, "cluster of a job is not one; got: str"),
     ],
 )
 def test_values_that_cannot_be_are_refused_when_the_job_is_made(tmp_path: Path, options: Any, text: str) -> None:
     with pytest.raises(ParameterError, match=text):
         tilewise.Job(**{"kernel": Copy(dim="band"), "inputs": {"x": "x"}, "output": "o", **options})
+
+
+@pytest.mark.parametrize("options", [{"chunks": (512, 512)}, {"chunks": 512}, {"shards": [512]}])
+def test_sizes_without_dimensions_are_refused(options: Any) -> None:
+    with pytest.raises(ParameterError, match=r"output\.(chunks|shards) names no dimensions; .* such as {'y': 512}"):
+        tilewise.Output(store="o", **options)
+
+
+@pytest.mark.parametrize("do", [tilewise.plan, tilewise.run])
+@pytest.mark.parametrize("given", ["job.yaml", Copy(dim="band"), None])
+def test_what_is_no_job_is_refused(do: Any, given: Any) -> None:
+    with pytest.raises(ParameterError, match=r"is not a job; .* tilewise\.config\.load"):
+        do(given)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "text"),
+    [
+        (
+            {"coyp": {"units": "m"}},
+            r"names 'coyp', which is no output; expected: one of copy\. To mend it: write copy in",
+        ),
+        ({"units": {}}, r"names 'units', which is no output; .* mend output\.attrs\.units"),
+        ({"copy": "m"}, "of 'copy' are not attributes by name; got: 'm'"),
+    ],
+)
+def test_attributes_of_no_output_are_refused(tmp_path: Path, attrs: Any, text: str) -> None:
+    output = tilewise.Output(store=str(tmp_path / "o"), attrs=attrs)
+    this = tilewise.Job(kernel=Copy(dim="band"), inputs={"x": cube(tmp_path)}, output=output)
+    with pytest.raises(ParameterError, match=text):
+        tilewise.run(this)
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ def test_bytes_are_numbers_or_text(text: object, count: int) -> None:
     assert machine.parse_bytes(text, "memory_limit") == count  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["", "three", "-1 GB", 0, True, None, [1]])
+@pytest.mark.parametrize("text", ["", "three", "-1 GB", 0, True, None, [1], "1e400 GiB", float("inf"), float("nan")])
 def test_what_is_no_number_of_bytes_is_refused(text: object) -> None:
     with pytest.raises(ParameterError, match="memory_limit is not a number of bytes"):
         machine.parse_bytes(text, "memory_limit")  # type: ignore[arg-type]

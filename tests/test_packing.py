@@ -15,7 +15,7 @@ import stores
 import tilewise
 import tilewise.config
 from faults import Copy
-from tilewise.errors import DimensionError, DTypeError, ParameterError
+from tilewise.errors import DTypeError, ParameterError
 from tilewise.packing import Encoding
 from user_kernels import Total
 
@@ -153,7 +153,7 @@ def test_encodings_that_cannot_be_are_refused_when_they_are_made(encoding: dict,
 @pytest.mark.parametrize(
     ("encoding", "error", "text"),
     [
-        ({"cpoy": {"dtype": "int16"}}, DimensionError, "'cpoy', which is no output"),
+        ({"cpoy": {"dtype": "int16"}}, ParameterError, "'cpoy', which is no output"),
         ({"status": {"dtype": "int16"}}, DTypeError, "status.*cannot be packed"),
     ],
 )

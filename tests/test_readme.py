@@ -67,9 +67,11 @@ def test_python_prints_what_the_page_says(number, folder, tmp_path):
 
 def test_commands_do_the_job_in_yaml(folder):
     commands = re.findall(r"^\$ (tilewise .*?)(?: +#.*)?$", "".join(blocks("console")), re.M)
-    assert [command.split()[1] for command in commands] == ["plan", "run"]
+    assert [command.split()[1] for command in commands] == ["plan", "run", "kernels", "init", "schema", "completion"]
     for command in commands:
-        assert run(command.split(), folder)
+        assert run(["bash", "-c", command], folder) or ">" in command or "--output" in command
+    for file in ("new.yaml", "job.schema.json", "tilewise.sh"):
+        assert (folder / file).read_text()
     fit = zarr.open_group(folder / "fit.zarr", mode="r")
     found = np.asarray(fit["solution"][...], dtype="float64").reshape(4, -1)
     design = zarr.open_array(folder / "design.zarr" / "A", mode="r")[...].astype("float64")
@@ -80,7 +82,9 @@ def test_commands_do_the_job_in_yaml(folder):
     assert np.all(np.abs(found - expected) <= bound)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/design.md", "docs/jobs.md", "docs/errors.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/design.md", "docs/jobs.md", "docs/errors.md", "docs/mistakes.md", "CHANGELOG.md"]
+)
 def test_what_a_page_points_to_is_there(page):
     text = (ROOT / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]

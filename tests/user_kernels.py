@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +123,18 @@ class Everything(Total, name="everything"):
     table: Mapping[str, float] = field(default_factory=dict)
     window: Window = Window(3)
     other: Window | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Total, name="odd"):
+    """Parameters that a job file cannot say, or not without more words, but for their defaults."""
+
+    function: Callable[[float], float] = abs
+    anything: Any = None
+    windows: tuple[Window, ...] = ()
+    codes: frozenset[int] = frozenset()
+    text: str = "a: b # c\nsecond"
+    start: Window
 
 
 class Undecorated(Kernel):

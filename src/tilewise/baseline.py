@@ -38,11 +38,12 @@ def baseline(kind: str) -> int:
     """
     key = _key(kind)
     known = _load()
-    if key not in known:
-        log.info("measuring the memory of an idle %s worker (once for these library versions)", kind)
-        remember(kind, _measure(kind))
-        known = _load() or {key: _measure(kind)}
-    return known[key]
+    if key in known:
+        return known[key]
+    log.info("measuring the memory of an idle %s worker (once for these library versions)", kind)
+    measured = _measure(kind)
+    remember(kind, measured)
+    return measured
 
 
 def measure_baseline() -> int:
@@ -96,4 +97,6 @@ def _load() -> dict[str, int]:
         found = json.loads(_path().read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if type(value) is int and value > 0}

@@ -1,4 +1,4 @@
-"""The command line: `tilewise run` and `tilewise plan`.
+"""The command line: plan and run a job; write, describe and complete a job file.
 
 Nothing but click is imported until a command needs it, so that help is quick. Results go to standard output, and
 everything else to standard error.
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tilewise._version import __version__
 from tilewise.errors import TilewiseError
@@ -23,7 +24,15 @@ from tilewise.errors import TilewiseError
 FAILED = 1
 SIGINT, SIGTERM = 130, 143
 
-_job = click.argument("job", metavar="JOB.yaml")
+
+def _complete_kernel(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Kernels by name, for a shell to complete."""
+    from tilewise.catalogue import kernels
+
+    return [CompletionItem(one["name"], help=one["summary"]) for one in kernels() if one["name"].startswith(incomplete)]
+
+
+_job = click.argument("job", metavar="JOB.yaml", type=click.Path())
 _set = click.option(
     "--set",
     "overrides",
@@ -127,7 +136,8 @@ def _print(text: str) -> None:
 def commands() -> None:
     """Norms and linear solves over Zarr arrays larger than memory.
 
-    A job file names a kernel, its inputs and an output; `plan` says what it would cost, and `run` does it.
+    A job file names a kernel, its inputs and an output; `init` writes one to fill in, `plan` says what it would
+    cost, and `run` does it.
     """
 
 
@@ -141,9 +151,9 @@ def plan(job: str, overrides: Sequence[str], as_json: bool) -> None:
     with _stdout_for_results():
         from tilewise import report
         from tilewise.cf import to_json
-        from tilewise.config import load
+        from tilewise.config import load, placed
 
-        with report.logged():
+        with report.logged(), placed(job, overrides):
             document = report.describe(load(job, overrides))
         text = to_json(document) if as_json else report.plan_text(document)
     _print(text)
@@ -161,17 +171,91 @@ def run(job: str, overrides: Sequence[str], overwrite: bool, as_json: bool, quie
     with _stdout_for_results():
         from tilewise import report
         from tilewise.cf import to_json
-        from tilewise.config import load
+        from tilewise.config import load, placed
         from tilewise.job import run
         from tilewise.machine import set_allocator
 
         set_allocator()  # this process is ours, and under threads it is the worker
-        with report.logged(quiet=quiet), report.progress(quiet=quiet) as watch:
+        with report.logged(quiet=quiet), report.progress(quiet=quiet) as watch, placed(job, overrides):
             found = run(load(job, overrides), overwrite=overwrite, progress=watch)
     if as_json:
         _print(to_json(found.to_dict()))
     elif not quiet:
         _print(report.run_text(found))
+
+
+@commands.command()
+@click.argument("kernel", metavar="[KERNEL]", required=False, shell_complete=_complete_kernel)
+@_json
+@_command
+def kernels(kernel: str | None, as_json: bool) -> None:
+    """List the kernels, or show one in full.
+
+    KERNEL is a name, or module:Class for one of your own; its inputs, outputs and parameters are shown.
+    """
+    with _stdout_for_results():
+        from tilewise import catalogue
+
+        found: Any = catalogue.kernel(kernel) if kernel else catalogue.kernels()
+        if as_json:
+            from tilewise.cf import to_json
+
+            text = to_json(found)
+        else:
+            text = catalogue.kernel_text(found) if kernel else catalogue.kernels_text(found)
+    _print(text)
+
+
+@commands.command()
+@click.argument("kernel", metavar="KERNEL", shell_complete=_complete_kernel)
+@click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write it there, not to standard output.")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@_command
+def init(kernel: str, output: str | None, force: bool) -> None:
+    """Print a job file to fill in.
+
+    KERNEL is a name, or module:Class for one of your own. The file has every key, with what it means and its default.
+    """
+    with _stdout_for_results():
+        from tilewise.config.template import save, template
+
+        text = template(kernel)
+        if output:
+            save(text, output, force=force)
+    if not output:
+        _print(text.rstrip("\n"))
+
+
+@commands.command()
+@click.option("--kernel", metavar="KERNEL", shell_complete=_complete_kernel, help="Of jobs with that kernel alone.")
+@_command
+def schema(kernel: str | None) -> None:
+    """Print a JSON Schema of job files.
+
+    An editor that knows it checks and completes job files while they are written.
+    """
+    with _stdout_for_results():
+        import json
+
+        from tilewise.config.json_schema import json_schema
+
+        text = json.dumps(json_schema(kernel), indent=2, allow_nan=False)
+    _print(text)
+
+
+@commands.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@_command
+def completion(shell: str) -> None:
+    """Print a script for a shell's completion.
+
+    It completes commands, options, kernels and files. In bash: source <(tilewise completion bash)
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    _print(found(commands, {}, "tilewise", "_TILEWISE_COMPLETE").source())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

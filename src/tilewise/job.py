@@ -70,20 +70,16 @@ class Job:
 
     def __post_init__(self) -> None:
         """Short forms become `Input` and `Output`; values that cannot be are refused."""
-        if not isinstance(self.kernel, Kernel):
-            raise ParameterError(
-                "the kernel of a job is not one",
-                got=type(self.kernel).__name__,
-                expected="a kernel such as tilewise.Norm(dim=...)",
-                do="mend kernel",
-            )
+        _check_kind("the kernel of a job is not one", self.kernel, Kernel, "a kernel such as tilewise.Norm(dim=...)")
+        _check_kind("the inputs of a job have no names", self.inputs, Mapping, 'such as {"x": "wind.zarr"}')
+        _check_kind("the cluster of a job is not one", self.cluster, Cluster, 'tilewise.Cluster(kind="threads"), say')
         inputs = {n: v if isinstance(v, Input) else Input(store=v) for n, v in self.inputs.items()}
         object.__setattr__(self, "inputs", inputs)
         if not isinstance(self.output, Output):
             object.__setattr__(self, "output", Output(store=self.output))
         if self.memory_limit is not None:
             machine.parse_bytes(self.memory_limit, "memory_limit")
-        if isinstance(self.tile, str) and self.tile != "auto":
+        if not isinstance(self.tile, Mapping) and not (isinstance(self.tile, str) and self.tile == "auto"):
             raise ParameterError(
                 "tile is neither auto nor sizes",
                 got=repr(self.tile),
@@ -109,6 +105,26 @@ class Job:
             "sidecar": self.sidecar,
         }
         return {key: value for key, value in found.items() if value is not None}
+
+
+def _check_kind(what: str, value: object, kind: type, expected: str) -> None:
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ParameterError(
+            what, got=f"the class {value.__name__}", expected=expected, do=f"call it: {value.__name__}(...)"
+        )
+    raise ParameterError(what, got=type(value).__name__, expected=expected, do="give one")
+
+
+def _check_job(job: object) -> None:
+    if not isinstance(job, Job):
+        raise ParameterError(
+            "what is to be done is not a job",
+            got=type(job).__name__,
+            expected="a tilewise.Job",
+            do="build one with tilewise.Job(...), or with tilewise.config.load(...) from a job file",
+        )
 
 
 def kernel_dict(kernel: Kernel) -> dict[str, Any]:
@@ -153,6 +169,7 @@ def survey(job: Job) -> Survey:
     TilewiseError
         The job cannot run; the message says what, got, expected and what to do.
     """
+    _check_job(job)
     layout = resolve(job.cluster, job.device)
     sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
     work = _workload(job, sources)
@@ -222,6 +239,7 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
         The job cannot run; nothing has been written.
     """
     begin = time.perf_counter()
+    _check_job(job)
     check_output(job.output, job.inputs.values(), overwrite=overwrite)
     _check_sidecar(job)
     layout = resolve(job.cluster, job.device)
@@ -242,7 +260,7 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
 
 
 def _check_sidecar(job: Job) -> None:
-    refuse_overlap("the sidecar", str(job.sidecar_path), job.inputs.values())
+    refuse_overlap("sidecar", str(job.sidecar_path), job.inputs.values())
     if job.sidecar_path.exists() and not job.sidecar_path.is_dir():
         raise OutputExistsError(
             "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_path, do="set sidecar"

@@ -50,7 +50,7 @@ def parse_bytes(value: int | str, name: str) -> int:
     try:
         # A unit alone would be one of it.
         count = int(dask_parse_bytes(value)) if any(c.isdigit() for c in str(value)) else 0
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         count, reason = 0, str(error)
     else:
         reason = repr(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
@@ -67,7 +68,15 @@ class Output:
                     do="write to a local path, and copy the store",
                 )
         for name in ("chunks", "shards"):
-            for dim, size in (getattr(self, name) or {}).items():
+            sizes = getattr(self, name)
+            if not isinstance(sizes, Mapping) and sizes is not None:
+                raise ParameterError(
+                    f"output.{name} names no dimensions",
+                    got=repr(sizes),
+                    expected="cells by dimension, such as {'y': 512}",
+                    do=f"name the dimensions in output.{name}",
+                )
+            for dim, size in (sizes or {}).items():
                 if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                     raise ParameterError(
                         f"output.{name} of {dim!r} is not a size",
@@ -126,8 +135,11 @@ def lay_out(
     ------
     DimensionError
         `output.chunks` or `output.shards` name a dimension that no output has, or a shard is not whole chunks.
+    ParameterError
+        `output.attrs` name an output that there is not.
     """
     specs = tuple(specs)
+    _check_attrs(output, [spec.name for spec in specs])
     known = {dim for spec in specs for dim in spec.dims}
     for name in ("chunks", "shards"):
         for dim in getattr(output, name) or {}:
@@ -145,13 +157,31 @@ def lay_out(
 def _check_encoding(output: Output, specs: Sequence[OutputSpec]) -> None:
     by_name = {spec.name: spec for spec in specs}
     for name in output.encoding:
-        if name not in by_name:
-            raise DimensionError(
-                f"output.encoding names {name!r}, which is no output",
-                expected="one of " + ", ".join(by_name),
-                do="mend output.encoding",
-            )
+        _check_name("encoding", name, list(by_name))
         check_packable(by_name[name])
+
+
+def _check_attrs(output: Output, names: Sequence[str]) -> None:
+    for name, attrs in output.attrs.items():
+        if not isinstance(attrs, Mapping):
+            raise ParameterError(
+                f"output.attrs of {name!r} are not attributes by name",
+                got=repr(attrs),
+                expected="such as {'units': 'm'}",
+                do=f"mend output.attrs.{name}",
+            )
+        _check_name("attrs", name, names)
+
+
+def _check_name(key: str, name: str, names: Sequence[str]) -> None:
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=1)
+    raise ParameterError(
+        f"output.{key} names {name!r}, which is no output",
+        expected="one of " + ", ".join(names),
+        do=f"write {near[0]} instead of output.{key}.{name}" if near else f"mend output.{key}.{name}",
+    )
 
 
 #: Decoded bytes above which a default chunk is halved: a point set against a primitive set makes chunks of both.
@@ -240,7 +270,7 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
     if not output.store:
         raise UnsupportedStoreError("output.store is empty", expected="a path", do="name a folder to write to")
     out = Path(output.store).resolve()
-    refuse_overlap("the output", output.store, inputs)
+    refuse_overlap("output.store", output.store, inputs)
     parent = next(folder for folder in out.parents if folder.exists())
     if not os.access(parent, os.W_OK) or Path(output.store).is_symlink():
         raise OutputExistsError(
@@ -252,7 +282,10 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
     if not out.exists():
         return
     if not overwrite:
-        raise OutputExistsError(f"{output.store} already exists", do="choose another output.store, or pass --overwrite")
+        raise OutputExistsError(
+            f"{output.store} already exists",
+            do="choose another output.store, or pass --overwrite (in Python: overwrite=True)",
+        )
     if not _is_store(out):
         raise OutputExistsError(
             f"{output.store} exists and is no Zarr store, or holds other files, so it is not overwritten",
@@ -260,8 +293,8 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
         )
 
 
-def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
-    """Refuse a folder that is an input, or lies inside one or around one."""
+def refuse_overlap(key: str, store: str, inputs: Iterable[Input]) -> None:
+    """Refuse a folder, set by a key of the job, that is an input, or lies inside one or around one."""
     out = Path(store).resolve()
     for source in inputs:
         if not isinstance(source.store, str) or places.is_url(source.store):
@@ -269,9 +302,9 @@ def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
         path = Path(source.store).resolve()
         if path == out or path in out.parents or out in path.parents:
             raise OutputExistsError(
-                f"{what} and an input are the same store, or one lies inside the other",
+                f"{key} and an input are the same store, or one lies inside the other",
                 got=f"{store}, input {source.store}",
-                do="choose another place",
+                do=f"set {key} to another place",
             )
 
 

@@ -137,9 +137,9 @@ def test_empty_systems_are_refused():
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"diagnostics": ["ranks"]}, "did you mean 'rank'"),
+        ({"diagnostics": ["ranks"]}, "write 'rank' instead"),
         ({"precision": "float16"}, "kernel.precision.*auto, float32, float64"),
-        ({"deficient": "minnorm"}, "did you mean 'min_norm'"),
+        ({"deficient": "minnorm"}, "write 'min_norm' instead"),
         ({"rcond": 1.0}, "kernel.rcond"),
         ({"rcond": float("nan")}, "kernel.rcond"),
     ],

@@ -61,7 +61,7 @@ def test_a_matrix_that_is_not_square_is_refused():
 
 
 def test_unknown_diagnostics_are_refused():
-    with pytest.raises(ParameterError, match="did you mean 'residual_norm'"):
+    with pytest.raises(ParameterError, match="write 'residual_norm' instead"):
         Solve(dim="e", diagnostics=("residual",))
 
 

@@ -1,22 +1,23 @@
 """Job files: YAML to a `Job` and back, with the place of every mistake.
 
-The only package that imports pydantic (`schema`) and ruamel.yaml (`document`).
+The only package that imports pydantic (`schema`, `json_schema`) and ruamel.yaml (`document`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from tilewise.config.document import Document, Keys, dotted, position, write
-from tilewise.config.schema import Problem, build_job, child_type, long_form
-from tilewise.errors import ConfigError, UnknownKernelError
+from tilewise.config.blame import blamed_key
+from tilewise.config.changes import Change, changed, find_place
+from tilewise.config.document import Document, dotted, position, write
+from tilewise.config.schema import Problem, build_job
+from tilewise.errors import ConfigError, TilewiseError, UnknownKernelError
 from tilewise.job import Job
 from tilewise.kernels import kernel_class
 
-__all__ = ["dump", "load", "loads"]
+__all__ = ["dump", "load", "loads", "placed"]
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Job:
@@ -32,18 +33,51 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     ConfigError
         The file cannot be read or understood; each line of the message starts with file:line:column and the key.
     """
+    return loads(_text(path), overrides, name=str(path))
+
+
+def _text(path: str | Path) -> str:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", expected="a job file", do="check its path") from error
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = position(data[: error.start].decode("latin-1"))
         raise ConfigError(
             f"{path}:{place}: the job file is not UTF-8", got=f"byte {data[error.start]:#04x}", do="save it as UTF-8"
         ) from error
-    return loads(text, overrides, name=str(path))
+
+
+@contextmanager
+def placed(path: str | Path, overrides: Iterable[str] = ()) -> Iterator[None]:
+    """Within it, a refusal of a job that was loaded from a file starts with file:line:column and the key it names.
+
+    The class of the error stays the same. One that names no key, or that is no refusal, is left as it is.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except TilewiseError as error:
+        found = _placed(error, path, overrides) if error.exit_code == TilewiseError.exit_code else None
+        if found is None:
+            raise
+        raise found from error
+
+
+def _placed(error: TilewiseError, path: str | Path, overrides: Iterable[str]) -> TilewiseError | None:
+    try:
+        document = Document.parse(_text(path), str(path))
+        changes = [Change.parse(override) for override in overrides]
+    except ConfigError:  # the file has changed meanwhile
+        return None
+    keys = blamed_key(error, changed(document.value, changes))
+    if not keys:
+        return None
+    place = find_place(keys, document, changes).text
+    return type(error)(f"{place}: {dotted(keys)}: {error.what}", error.got, error.expected, error.do)
 
 
 def loads(text: str, overrides: Iterable[str] = (), *, name: str = "job") -> Job:
@@ -62,11 +96,8 @@ def loads(text: str, overrides: Iterable[str] = (), *, name: str = "job") -> Job
     tilewise.errors.ConfigError: job:1:56: outptu: there is no such key; ... To mend it: write output instead.
     """
     document = Document.parse(text, name)
-    changes = [_Change.parse(override) for override in overrides]
-    value = document.value
-    for change in changes if isinstance(value, dict) else ():
-        value = _put(Job, value, change.keys, change.value)
-    job, problems = build_job(value)
+    changes = [Change.parse(override) for override in overrides]
+    job, problems = build_job(changed(document.value, changes))
     if job is None or problems:
         raise _error(problems, document, changes)
     return job
@@ -107,43 +138,7 @@ def dump(job: Job) -> str:
     return write(document)
 
 
-@dataclass(frozen=True)
-class _Change:
-    """One override: where, to what, and how it was written."""
-
-    keys: tuple[str, ...]
-    value: Any
-    flag: str
-
-    @classmethod
-    def parse(cls, override: str) -> _Change:
-        flag = f"--set {override}"
-        path, equals, value = override.partition("=")
-        keys = tuple(key.strip() for key in path.split("."))
-        if not equals or not all(keys):
-            raise ConfigError(
-                f"{flag}: not a change",
-                expected="a key and a value, such as kernel.dim=band",
-                do="write keys joined by dots, an equals sign, and the value in YAML",
-            )
-        return cls(keys, Document.parse(value, flag).value if value.strip() else None, flag)
-
-    def explains(self, keys: Keys) -> bool:
-        """Whether a mistake under these keys may come from this change."""
-        both = min(len(keys), len(self.keys))
-        return both > 0 and keys[:both] == self.keys[:both]
-
-
-def _put(hint: Any, value: Any, keys: tuple[str, ...], new: Any) -> Any:
-    """`value` with `new` under these keys; absent mappings are made, and short forms written out."""
-    if not keys:
-        return new
-    long = long_form(hint, value)
-    whole = long if isinstance(long, dict) else {}
-    return {**whole, keys[0]: _put(child_type(hint, keys[0]), whole.get(keys[0]), keys[1:], new)}
-
-
-def _error(problems: Sequence[Problem], document: Document, changes: Sequence[_Change]) -> ConfigError:
+def _error(problems: Sequence[Problem], document: Document, changes: Sequence[Change]) -> ConfigError:
     """All problems in one error, in the order of the file, then of the command line."""
     found = sorted((_located(problem, document, changes) for problem in problems), key=lambda item: item[:2])
     errors = [error for _, _, error in found]
@@ -154,15 +149,9 @@ def _error(problems: Sequence[Problem], document: Document, changes: Sequence[_C
 
 
 def _located(
-    problem: Problem, document: Document, changes: Sequence[_Change]
+    problem: Problem, document: Document, changes: Sequence[Change]
 ) -> tuple[int, tuple[int, int], ConfigError]:
-    for number, change in reversed(list(enumerate(changes, start=1))):
-        if change.explains(problem.keys):
-            return number, (0, 0), _config_error(problem, change.flag)
-    line, column = document.place(problem.keys)
-    return 0, (line, column), _config_error(problem, f"{document.name}:{line}:{column}")
-
-
-def _config_error(problem: Problem, place: str) -> ConfigError:
+    place = find_place(problem.keys, document, changes)
     key = f"{dotted(problem.keys)}: " if problem.keys else ""
-    return ConfigError(f"{place}: {key}{problem.what}", problem.got, problem.expected, problem.do)
+    error = ConfigError(f"{place.text}: {key}{problem.what}", problem.got, problem.expected, problem.do)
+    return place.change, place.position, error

@@ -70,8 +70,8 @@ class Document:
         return mark.line + 1, mark.column + 1
 
 
-def write(value: Any) -> str:
-    """Plain data as YAML that reads back equal.
+def write(value: Any, *, flow: bool = False) -> str:
+    """Plain data as YAML that reads back equal; under `flow` on one line.
 
     Raises
     ------
@@ -86,6 +86,7 @@ def write(value: Any) -> str:
     yaml = YAML()
     yaml.Representer = _Representer
     yaml.width = 1 << 20
+    yaml.default_flow_style = flow
     out = io.StringIO()
     try:
         yaml.dump(value, out)

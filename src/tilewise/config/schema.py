@@ -1,4 +1,4 @@
-"""Values of a job file as dataclasses. The only importer of pydantic.
+"""Values of a job file as dataclasses. It and `json_schema` are the only importers of pydantic.
 
 The schema is the dataclasses themselves: `Job`, `Input`, `Output`, `Cluster` and the kernel's own. A parameter is
 typed once, there; nothing here names one.
@@ -11,14 +11,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from tilewise.config.document import Keys, dotted, show
+from tilewise.config.shapes import file_hints, long_form, misplaced, not_none, record_of
+from tilewise.descriptions import is_required
 from tilewise.errors import TilewiseError
 from tilewise.job import Job
 from tilewise.kernels import Kernel, kernel_class
@@ -39,47 +40,7 @@ class Problem:
 def build_job(given: Any) -> tuple[Job | None, tuple[Problem, ...]]:
     """The job that plain values describe, and every mistake in them; None where there is one."""
     builder = _Builder()
-    job: Job | None = builder.record(Job, given, ())
-    for name, source in job.inputs.items() if job else ():
-        if source.in_memory:
-            keys: Keys = ("inputs", name, "store")
-            builder.note(keys, "not a store", show(source.store), "a path or URL", f"mend {dotted(keys)}")
-    return job, tuple(builder.problems)
-
-
-def child_type(hint: Any, key: str) -> Any:
-    """Type of what stands under a key of a value of type `hint`, as far as it is a dataclass or leads to one."""
-    if is_dataclass(hint):
-        return _not_none(get_type_hints(hint).get(key))
-    return _record_of(hint)
-
-
-def long_form(hint: Any, value: Any) -> Any:
-    """A plain value for a dataclass with one required field stands for that field, and a kernel's name for it."""
-    if hint is Kernel and isinstance(value, str):
-        return {"name": value}
-    if isinstance(value, dict) or value is None or not is_dataclass(hint):
-        return value
-    required = [f.name for f in fields(hint) if _is_required(f)]
-    return {required[0]: value} if len(required) == 1 else value
-
-
-def _is_required(f: Field[Any]) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
-
-
-def _not_none(hint: Any) -> Any:
-    """`X` of `X | None`."""
-    rest = [arg for arg in get_args(hint) if arg is not NoneType]
-    return rest[0] if len(rest) == 1 and NoneType in get_args(hint) else hint
-
-
-def _record_of(hint: Any) -> Any:
-    """The dataclass of a mapping of dataclasses, None for any other type."""
-    origin, args = get_origin(hint), get_args(hint)
-    if isinstance(origin, type) and issubclass(origin, Mapping) and is_dataclass(args[1]):
-        return args[1]
-    return None
+    return builder.record(Job, given, ()), tuple(builder.problems)
 
 
 class _Builder:
@@ -103,10 +64,10 @@ class _Builder:
         """A value of that type."""
         if hint is Kernel:
             return self.kernel(long_form(Kernel, given), at)
-        inner = _not_none(hint)
+        inner = not_none(hint)
         if is_dataclass(inner) and not (given is None and inner is not hint):
             return self.record(inner, long_form(inner, given), at)
-        record = _record_of(hint)
+        record = record_of(hint)
         if record and isinstance(given, dict):
             return {name: self.record(record, long_form(record, item), (*at, name)) for name, item in given.items()}
         return self.leaf(hint, given, at)
@@ -141,7 +102,7 @@ class _Builder:
             self.not_a_mapping(given, at, _names(cls))
             return None
         try:
-            hints = get_type_hints(cls, include_extras=True)
+            hints = file_hints(cls)
         except NameError as error:
             self.note(at, f"a type of {cls.__name__} is not known", error, do="import it at the top of its module")
             return None
@@ -168,10 +129,11 @@ class _Builder:
             if key not in {f.name for f in init}:
                 near = difflib.get_close_matches(key, [f.name for f in init], n=1)
                 meant |= set(near)
+                near = near or misplaced(cls, given, key)
                 do = f"write {near[0]} instead" if near else "remove it"
                 self.note((*at, key), "there is no such key", expected=_names(cls), do=do)
         for f in init:
-            if _is_required(f) and f.name not in given and f.name not in meant:
+            if is_required(f) and f.name not in given and f.name not in meant:
                 keys = (*at, f.name)
                 self.note(keys, "the key is missing", do=f"add {dotted(keys)}")
 
@@ -185,7 +147,7 @@ class _Builder:
     def leaf(self, hint: Any, given: Any, at: Keys) -> Any:
         """A value that is no record: what the same in JSON would be, strictly, for a field of that type."""
         try:
-            adapter = TypeAdapter(hint, config=_STRICT)
+            adapter = TypeAdapter(hint, config=STRICT)
         except PydanticUserError as error:
             self.note(at, "a job file cannot say this parameter", got=f"type {hint}", do="leave it out", cause=error)
             return None
@@ -200,7 +162,8 @@ class _Builder:
             return None
 
 
-_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+#: JSON's own types, nothing converted.
+STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 _ON_PATH = "check the spelling, and put the folder of the module on PYTHONPATH: the job file's own is not searched"
 _INFINITE = re.compile(r"[+-]?\.?inf(inity)?", re.IGNORECASE)
 
@@ -265,6 +228,9 @@ def _within(given: Any, loc: Sequence[str | int]) -> Keys:
 
 
 def _remedy(keys: Keys, value: Any, words: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", " ".join(words)), n=1)
+    if near:
+        return f"write {near[0]} instead"
     if "text" in words and isinstance(value, bool | int | float):
         return "put it in quotes, if it is meant as text"
     if isinstance(value, str) and {"a number", "a whole number"} & set(words) and re.fullmatch(r"[\d.eE+-]+", value):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tilewise.errors import ParameterError
 from tilewise.fields import FieldSpec
 from tilewise.kernels.base import Footprint, Kernel, Signature
 from tilewise.kernels.systems import (
+    Diagnostic,
     checked_choice,
     checked_diagnostics,
     declared_equations,
@@ -21,6 +22,9 @@ from tilewise.linalg.batching import least_squares_bytes
 
 if TYPE_CHECKING:
     from tilewise.kernels.base import Tensors
+
+Precision = Literal["auto", "float32", "float64"]
+Deficient = Literal["min_norm", "nan"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +79,17 @@ class Lstsq(Kernel, name="lstsq"):
     dim: str
     unknown: str | None = None
     rcond: float | None = None
-    precision: str = "auto"
-    deficient: str = "min_norm"
-    diagnostics: tuple[str, ...] = ()
+    precision: Precision = "auto"
+    deficient: Deficient = "min_norm"
+    diagnostics: tuple[Diagnostic, ...] = ()
 
     input_sets = (("A", "b"),)
 
     def __post_init__(self) -> None:
         """Refuse values that the parameters cannot have."""
         object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics))
-        checked_choice(self.precision, ("auto", "float32", "float64"), "precision")
-        checked_choice(self.deficient, ("min_norm", "nan"), "deficient")
+        checked_choice(self.precision, get_args(Precision), "precision")
+        checked_choice(self.deficient, get_args(Deficient), "deficient")
         if self.rcond is not None and not 0 <= self.rcond < 1:
             raise ParameterError(
                 "kernel.rcond is out of range",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tilewise.errors import DimensionError
 from tilewise.fields import FieldSpec
 from tilewise.kernels.base import Footprint, Kernel, Signature
-from tilewise.kernels.systems import checked_diagnostics, declared_equations, equations, panel_of, solving_bytes
+from tilewise.kernels.systems import (
+    Diagnostic,
+    checked_diagnostics,
+    declared_equations,
+    equations,
+    panel_of,
+    solving_bytes,
+)
 from tilewise.linalg.batching import square_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ class Solve(Kernel, name="solve"):
 
     dim: str
     unknown: str | None = None
-    diagnostics: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
 
     input_sets = (("A", "b"),)
 

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tilewise.errors import DimensionError, ParameterError
 from tilewise.fields import FieldSpec, OutputSpec, Status, is_complex, real_dtype, result_dtype
@@ -14,6 +15,9 @@ from tilewise.linalg.batching import batch_shape, right_hand_side_bytes, shared_
 
 #: Value of a rank that was not computed, or that a matrix that is not finite does not have.
 NO_RANK = -1
+
+Diagnostic = Literal["rank", "residual_norm"]
+DIAGNOSTICS: tuple[Diagnostic, ...] = get_args(Diagnostic)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Equations:
         """Whether one A serves every pixel."""
         return set(self.A.dims) == {self.dim, self.unknown}
 
-    def signature(self, diagnostics: Iterable[str]) -> Signature:
+    def signature(self, diagnostics: Iterable[Diagnostic]) -> Signature:
         """The declaration: tile dimensions in the order of b, then those of A that b lacks."""
         dtype = result_dtype([self.A.dtype, self.b.dtype])
         return Signature.of(
@@ -151,8 +155,10 @@ def _residual_norm_output(dtype: str) -> OutputSpec:
     return OutputSpec("residual_norm", (), (), real_dtype(dtype), attrs={"long_name": "2-norm of b - A x"})
 
 
-_DIAGNOSTICS = {"rank": _rank_output, "residual_norm": _residual_norm_output}
-DIAGNOSTICS = tuple(_DIAGNOSTICS)
+_DIAGNOSTICS: Mapping[Diagnostic, Callable[[str], OutputSpec]] = {
+    "rank": _rank_output,
+    "residual_norm": _residual_norm_output,
+}
 
 
 def checked_diagnostics(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -178,7 +184,7 @@ def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> Non
     >>> checked_choice("ranks", DIAGNOSTICS, "diagnostics")
     Traceback (most recent call last):
     tilewise.errors.ParameterError: kernel.diagnostics does not know 'ranks'; expected: rank, residual_norm. To mend
-    it: did you mean 'rank'?.
+    it: write 'rank' instead.
     """
     words = list(allowed)
     if value in words:
@@ -187,5 +193,5 @@ def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> Non
     raise ParameterError(
         f"kernel.{parameter} does not know {value!r}",
         expected=", ".join(words),
-        do=f"did you mean {near[0]!r}?" if near else "use one of these words",
+        do=f"write {near[0]!r} instead" if near else "use one of these words",
     )
