@@ -10,7 +10,7 @@ import xarray as xr
 
 from tilewise.errors import DimensionError, DTypeError, MissingVariableError
 from tilewise.kernels.base import Kernel
-from tilewise.labelled import labelled
+from tilewise.labelled import holds, labelled
 from tilewise.sources import Input
 
 
@@ -100,7 +100,7 @@ def _of_dataset(
     if not wanted:
         return _by_position(kernel, [dataset], named, sets)
     for left in wanted:
-        if all(name in dataset.data_vars for name in left):
+        if all(holds(dataset, name) for name in left):
             return {name: dataset[name] for name in left}
     single = [left[0] for left in wanted if len(left) == 1]
     if single and len(dataset.data_vars) == 1:
@@ -121,6 +121,8 @@ def _stacked(fields: Sequence[Any], variables: Iterable[str] | None, stack: str 
             expected="kernel(dataset, variables=[...], stack='...')",
             do="give one dataset by position, or leave both out",
         )
+    if stack is not None and not isinstance(stack, str):
+        raise DimensionError("stack is no dimension name", got=repr(stack), expected="text", do="name a new dimension")
     names = None if variables is None else tuple([variables] if isinstance(variables, str) else variables)
     return Input(store=fields[0], variables=names, stack=stack)
 

@@ -123,8 +123,11 @@ def compare_labels(dim: str, one: tuple[str, Array], other: tuple[str, Array]) -
 
 
 def _equal(a: Array, b: Array) -> Array:
-    both_nan = (a != a) & (b != b)
-    return np.asarray((a == b) | both_nan)
+    try:
+        both_nan = (a != a) & (b != b)
+        return np.asarray((a == b) | both_nan)
+    except TypeError:  # labels without an order or an equality in common, such as dates of two calendars
+        return np.zeros(a.shape, dtype=bool)
 
 
 def _labels(coordinate: Coordinate) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import xarray as xr
 
 from tilewise.coordinates import Array
 from tilewise.errors import DimensionError, DTypeError, MissingVariableError
-from tilewise.fields import result_dtype
+from tilewise.fields import itemsize, result_dtype
 from tilewise.sources import Input
 
 
@@ -52,7 +52,7 @@ def labelled(name: str, source: Input) -> xr.DataArray:
             got=f"shape {data.shape}",
             do="give tilewise.Input(store=..., dims=(...)) in its place, or an xarray.DataArray",
         )
-    _check_count(name, source.dims, data.ndim)
+    _check_dims(name, source.dims, data.ndim)
     return xr.DataArray(data, dims=source.dims)
 
 
@@ -63,18 +63,50 @@ def _renamed(name: str, source: Input, data: xr.DataArray) -> xr.DataArray:
         dims = source.dims
         if source.stack is not None and source.stack not in dims:
             dims = (source.stack, *dims)
-        _check_count(name, dims, data.ndim)
+        _check_dims(name, dims, data.ndim)
     changed = {old: new for old, new in zip(data.dims, dims, strict=True) if old != new}
+    taken = [new for new in changed.values() if new in data.coords and new not in changed]
+    if taken:
+        raise DimensionError(
+            f"input {name!r} has a coordinate {taken[0]!r}, which is to be the name of a dimension",
+            got=f"dims {tuple(data.dims)}, to be {dims}",
+            do=f"drop or rename the coordinate first, as in .drop_vars({taken[0]!r})",
+        )
     return data.rename(changed) if changed else data
 
 
-def _check_count(name: str, dims: Sequence[str], axes: int) -> None:
-    if len(dims) != axes:
+def _check_dims(name: str, dims: Sequence[str], axes: int) -> None:
+    if len(dims) != axes or len(set(dims)) != axes:
         raise DimensionError(
-            f"input {name!r} has {axes} axes and {len(dims)} dimension names",
+            f"input {name!r} has {axes} axes and {len(set(dims))} dimension names",
             got=f"dims {tuple(dims)}",
-            do=f"give the dims of {name} one name for each axis",
+            do=f"give the dims of {name} one name for each axis, all different",
         )
+
+
+def dtype_name(name: str, dtype: Any) -> str:
+    """The dtype of an input as its spec has it.
+
+    Raises
+    ------
+    DTypeError
+        It is not numeric, or not one that torch computes with.
+
+    >>> dtype_name("x", np.dtype(">i2"))
+    'int16'
+    """
+    plain = isinstance(dtype, np.dtype) and dtype.kind in "biufc"
+    found = str(dtype.newbyteorder("=") if plain else dtype)
+    try:
+        itemsize(found)
+    except DTypeError as error:
+        raise DTypeError(
+            f"input {name!r} is not numeric in a dtype that torch computes with",
+            got=found,
+            expected=error.expected,
+            do="convert it first, as in .astype('float64')",
+        ) from error
+    return found
 
 
 def _of_dataset(name: str, source: Input, data: xr.Dataset) -> xr.DataArray:
@@ -82,27 +114,44 @@ def _of_dataset(name: str, source: Input, data: xr.Dataset) -> xr.DataArray:
         found: xr.DataArray = data[_variable(name, source, data)]
         return found
     names = list(source.variables or ())
+    if not names:
+        raise MissingVariableError(f"input {name!r} stacks no variables", do="name at least one in variables")
     for key in names:
-        _refuse_missing(name, key, data.variables, data)
+        _refuse_missing(name, key, data)
     return _stacked(name, [data[key] for key in names], names, source.stack)
+
+
+def holds(data: xr.Dataset, name: str) -> bool:
+    """Whether a dataset has a variable of that name, other than the labels of a dimension.
+
+    A field that has its own name for a dimension counts, though xarray takes it for a coordinate.
+    """
+    return name in data.variables and data.variables[name].dims != (name,)
 
 
 def _variable(name: str, source: Input, data: xr.Dataset) -> Any:
     """The variable that an input means: the one it names, the one of its own name, or the only one."""
-    if source.variable is None and name not in data.data_vars and len(data.data_vars) == 1:
+    if source.variable is not None:
+        _refuse_missing(name, source.variable, data)
+        return source.variable
+    if not holds(data, name) and len(data.data_vars) == 1:
         return next(iter(data.data_vars))
-    found = source.variable or name
-    _refuse_missing(name, found, data.variables if source.variable else data.data_vars, data)
-    return found
+    if not holds(data, name):
+        raise _missing(name, name, data)
+    return name
 
 
-def _refuse_missing(name: str, key: str, known: Container[Any], data: xr.Dataset) -> None:
-    if key not in known:
-        raise MissingVariableError(
-            f"the dataset given as input {name!r} has no variable {key!r}",
-            got=", ".join(map(str, data.data_vars)) or "no variables",
-            do=f"give the variable that {name} is, as in dataset['...'], or name it with tilewise.Input(variable=...)",
-        )
+def _refuse_missing(name: str, key: str, data: xr.Dataset) -> None:
+    if key not in data.variables:
+        raise _missing(name, key, data)
+
+
+def _missing(name: str, key: str, data: xr.Dataset) -> MissingVariableError:
+    return MissingVariableError(
+        f"the dataset given as input {name!r} has no variable {key!r}",
+        got=", ".join(map(str, data.data_vars)) or "no variables",
+        do=f"give the variable that {name} is, as in dataset['...'], or name it with tilewise.Input(variable=...)",
+    )
 
 
 def _stacked(name: str, arrays: Sequence[xr.DataArray], names: Sequence[str], stack: str) -> xr.DataArray:
@@ -119,7 +168,7 @@ def _stacked(name: str, arrays: Sequence[xr.DataArray], names: Sequence[str], st
                 got=f"{array.dims} {array.shape} beside {first.dims} {first.shape}",
                 do="stack variables of one shape, along a dimension of a new name",
             )
-    dtypes = [str(array.dtype) for array in arrays]
+    dtypes = [dtype_name(name, array.dtype) for array in arrays]
     dtype = np.dtype(dtypes[0] if len(set(dtypes)) == 1 else result_dtype(dtypes))
     data = [array.transpose(*first.dims).data for array in arrays]
     template = first.expand_dims({stack: list(names)})

@@ -25,6 +25,7 @@ from tilewise.coordinates import Array
 from tilewise.errors import DimensionError, DTypeError
 from tilewise.fields import FieldSpec, OutputSpec
 from tilewise.kernels.base import Kernel, Signature, checked_signature
+from tilewise.labelled import dtype_name
 from tilewise.labels import check_labels, check_names, kept_labels
 from tilewise.linalg.layout import arrange, one_thread
 from tilewise.session import compute_tile
@@ -58,23 +59,14 @@ def call(
 
 
 def _spec(name: str, array: xr.DataArray) -> FieldSpec:
-    dtype = array.dtype
     if any(size != size for size in array.shape):
         raise DimensionError(
             f"input {name!r} has chunks of unknown size",
             got=f"shape {array.shape}",
             do="call compute_chunk_sizes() on its Dask array first",
         )
-    known = str(dtype.newbyteorder("=")) if isinstance(dtype, np.dtype) and dtype.kind in "biufc" else str(dtype)
-    try:
-        return FieldSpec(name, tuple(map(str, array.dims)), tuple(array.shape), known)
-    except DTypeError as error:
-        raise DTypeError(
-            f"input {name!r} is not numeric in a dtype that torch computes with",
-            got=known,
-            expected=error.expected,
-            do="convert it first, as in .astype('float64')",
-        ) from error
+    dims = tuple(str(dim) for dim in array.dims)
+    return FieldSpec(name, dims, tuple(array.shape), dtype_name(name, array.dtype))
 
 
 def _plain(name: str, array: xr.DataArray) -> Any:
@@ -189,8 +181,8 @@ def _graph(work: Work, data: Mapping[str, Any]) -> dict[str, da.Array]:
     _refuse_split(work, data)
     streamed = _blocks(work, {name: data[name] for name in signature.streamed})
     shared = [data[name] for name in work.shared]
-    parts = [*shared, *streamed.values()]
-    token = tokenize(work.kernel, work.shared, [part.name if isinstance(part, da.Array) else part for part in parts])
+    names = [part.name if isinstance(part, da.Array) else part for part in (*shared, *streamed.values())]
+    token = tokenize(work.kernel, [(name, spec.dims) for name, spec in signature.fields.items()], names)
     prefix = type(work.kernel).__name__.lower()
     state = _state(work, shared, f"{prefix}-prepare-{token}")
     pairs = [part for name, array in streamed.items() for part in (array, work.index(name))]

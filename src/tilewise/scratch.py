@@ -11,7 +11,7 @@ import xarray as xr
 import zarr
 
 from tilewise.fields import FieldSpec
-from tilewise.labelled import labelled
+from tilewise.labelled import dtype_name, labelled
 from tilewise.sources import Input, Source
 from tilewise.store import quiet
 
@@ -28,7 +28,7 @@ def describe(name: str, source: Input) -> Source:
         The data is no array, has no dimension names, or lacks the variable.
     """
     data = labelled(name, source)
-    spec = FieldSpec(name, _dims(data), tuple(data.shape), str(np.dtype(data.dtype).newbyteorder("=")))
+    spec = FieldSpec(name, _dims(data), tuple(data.shape), dtype_name(name, data.dtype))
     return Source(spec=spec, arrays=(), stacked=False, chunks=_chunks(data), shard=None)
 
 
