@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import dask
 import numpy as np
 import pytest
+import xarray as xr
+from dask.base import tokenize
 
 import contract
 import harness
@@ -135,6 +138,57 @@ def test_every_local_kind_gives_the_same_bits(tmp_path: Path, example: contract.
     threads = run(tmp_path, example, "threads", tile)
     for n, values in run(tmp_path, example, kind, tile).items():
         assert values.tobytes() == threads[n].tobytes()
+
+
+def lazily(example: contract.Example, chunks: dict[str, int] | None) -> xr.Dataset:
+    """The example by the lazy door, its inputs cut into chunks along their tile dimensions; in memory for None."""
+    signature = harness.declare(example.kernel, example.fields)
+    fields = {n: xr.DataArray(data, dims=tuple(dims)) for n, (dims, data) in example.fields.items()}
+    if chunks is not None:
+        for n, field in fields.items():
+            fields[n] = field.chunk({d: -1 if d in signature.core[n] else chunks[d] for d in field.dims})
+    found = example.kernel(**fields)
+    assert isinstance(found, xr.Dataset) == (len(signature.outputs) > 1)
+    return found if isinstance(found, xr.Dataset) else found.to_dataset()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_the_lazy_door_agrees_with_the_others(tmp_path: Path, example: contract.Example) -> None:
+    streamed = run(tmp_path, example, "threads", tilings(example)[0])
+    whole = harness.evaluate(example.kernel, example.fields)
+    for chunks in [None, *tilings(example)]:
+        found = lazily(example, chunks).compute(scheduler="threads")
+        for n, values in whole.items():
+            bound = example.bound(n, whole)
+            agree(n, found[n].values, values, bound)
+            agree(n, found[n].values, streamed[n], bound)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_the_lazy_door_declares_what_it_computes(example: contract.Example) -> None:
+    signature = harness.declare(example.kernel, example.fields)
+    for chunks in tilings(example):
+        lazy = lazily(example, chunks)
+        assert list(lazy.data_vars) == [spec.name for spec in signature.outputs]
+        for spec in signature.outputs:
+            array = lazy[spec.name].data
+            assert (lazy[spec.name].dims, array.shape, str(array.dtype)) == (spec.dims, spec.shape, spec.dtype)
+            assert (type(array._meta), array._meta.ndim, array._meta.dtype) == (np.ndarray, array.ndim, array.dtype)
+            cut = dict(zip(spec.dims, array.chunks, strict=True))
+            assert {d: c[0] for d, c in cut.items() if d in chunks} == chunks
+            assert all(len(c) == 1 for d, c in cut.items() if d not in chunks)
+            for index in np.ndindex(array.numblocks):
+                block = array.blocks[index]
+                done = np.asarray(block.compute(scheduler="sync"))
+                assert (done.shape, done.dtype) == (block.shape, array.dtype)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_kernels_have_one_token(example: contract.Example) -> None:
+    with dask.config.set({"tokenize.ensure-deterministic": True}):
+        token = tokenize(example.kernel)
+        assert token == tokenize(pickle.loads(pickle.dumps(example.kernel)))
+        assert len({tokenize(e.kernel) for e in FIRST}) == len(FIRST)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)

@@ -141,7 +141,7 @@ def refusals(tmp_path: Path) -> dict[str, tuple[dict[str, Any], type[TilewiseErr
         "no outputs": ({"kernel": NoOutputs(dim="band")}, KernelContractError, "no outputs"),
         "numpy": ({"source": CUBE}, DimensionError, "without dimension names"),
         "list": ({"source": [1, 2]}, DTypeError, "neither a store nor an array"),
-        "text": ({"source": tilewise.Input(store=np.array(["a"]), dims=("band",))}, DTypeError, "not supported"),
+        "text": ({"source": tilewise.Input(store=np.array(["a"]), dims=("band",))}, DTypeError, "not numeric"),
         "empty": ({"source": tilewise.Input(store=CUBE[:, :0], dims=DIMS)}, DimensionError, "is empty"),
         "dtype": ({"output": tilewise.Output(store=str(tmp_path / "o"), dtype="int16")}, DTypeError, "int16"),
     }

@@ -83,7 +83,16 @@ def test_commands_do_the_job_in_yaml(folder):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/design.md", "docs/jobs.md", "docs/errors.md", "docs/mistakes.md", "CHANGELOG.md"]
+    "page",
+    [
+        "README.md",
+        "docs/design.md",
+        "docs/jobs.md",
+        "docs/errors.md",
+        "docs/mistakes.md",
+        "docs/mistakes/lazy.md",
+        "CHANGELOG.md",
+    ],
 )
 def test_what_a_page_points_to_is_there(page):
     text = (ROOT / page).read_text()

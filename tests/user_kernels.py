@@ -139,3 +139,54 @@ class Odd(Total, name="odd"):
 
 class Undecorated(Kernel):
     """A kernel that is no dataclass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Five(Kernel, name="five"):
+    """Five outputs of x along `dim`, one of them with a dimension of its own; appends a byte to `log` at every call."""
+
+    dim: str
+    log: str = os.devnull
+
+    input_sets = (("x",),)
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        x = self.check_inputs(fields)["x"]
+        self.check_dim(x, self.dim, "dim")
+        outputs = [OutputSpec(name, (), (), "float64") for name in ("least", "most", "total", "mean")]
+        ends = OutputSpec("ends", ("end",), (2,), "float64", attrs={"units": "m"})
+        return Signature.of(fields, core={"x": (self.dim,)}, outputs=[*outputs, ends])
+
+    def compute(self, state: Any, fields: Mapping[str, Any], out: Mapping[str, Any], *, panel: int) -> None:
+        with Path(self.log).open("ab") as log:
+            log.write(b".")
+        x = fields["x"]
+        out["least"].copy_(x.amin(dim=0))
+        out["most"].copy_(x.amax(dim=0))
+        out["total"].copy_(x.sum(dim=0))
+        out["mean"].copy_(x.mean(dim=0))
+        out["ends"].copy_(x[[0, -1]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(Kernel, name="shifted"):
+    """x + shift, pixel by pixel, unless `fills` is false; `log` gets a byte whenever the shift is prepared."""
+
+    log: str = os.devnull
+    fills: bool = True
+
+    input_sets = (("x", "shift"),)
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        self.check_inputs(fields)
+        out = OutputSpec("shifted", (), (), "float64", fill=-9.0)
+        return Signature.of(fields, core={"x": (), "shift": ()}, outputs=[out], shared=["shift"])
+
+    def prepare(self, shared: Mapping[str, Any]) -> Any:
+        with Path(self.log).open("ab") as log:
+            log.write(b".")
+        return shared["shift"].clone()
+
+    def compute(self, state: Any, fields: Mapping[str, Any], out: Mapping[str, Any], *, panel: int) -> None:
+        if self.fills:
+            out["shifted"].copy_(fields["x"] + state)

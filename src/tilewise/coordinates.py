@@ -92,7 +92,23 @@ def check_coordinates(inputs: Mapping[str, Iterable[Coordinate]]) -> None:
 def _compare(dim: str, one: tuple[str, Coordinate], other: tuple[str, Coordinate]) -> None:
     if one[1].array == other[1].array:
         return
-    a, b = _labels(one[1]), _labels(other[1])
+    compare_labels(dim, (one[0], _labels(one[1])), (other[0], _labels(other[1])))
+
+
+def compare_labels(dim: str, one: tuple[str, Array], other: tuple[str, Array]) -> None:
+    """Refuse labels of a dimension, each with the name of its input, that are not equal.
+
+    Raises
+    ------
+    CoordinateError
+        The message names the first place where they differ.
+
+    >>> compare_labels("x", ("a", np.array([0, 1])), ("b", np.array([0, 2])))
+    Traceback (most recent call last):
+    tilewise.errors.CoordinateError: a and b have different coordinates along 'x'; got: 1 and 2 at index 1; expected:
+    equal coordinates: inputs are never aligned or joined silently. To mend it: select or reindex one of them first.
+    """
+    a, b = one[1], other[1]
     different = np.flatnonzero(~_equal(a, b)) if a.shape == b.shape else np.array([0])
     if a.shape != b.shape or different.size:
         at = int(different[0])
@@ -105,8 +121,11 @@ def _compare(dim: str, one: tuple[str, Coordinate], other: tuple[str, Coordinate
 
 
 def _equal(a: Array, b: Array) -> Array:
-    both_nan = (a != a) & (b != b)
-    return np.asarray((a == b) | both_nan)
+    try:
+        both_nan = (a != a) & (b != b)
+        return np.asarray((a == b) | both_nan)
+    except TypeError:  # labels without an order or an equality in common, such as dates of two calendars
+        return np.zeros(a.shape, dtype=bool)
 
 
 def _labels(coordinate: Coordinate) -> Array:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 import zarr
 
 from tilewise import places
-from tilewise.errors import DimensionError, DTypeError, MissingVariableError
 from tilewise.fields import FieldSpec
+from tilewise.labelled import dtype_name, labelled
 from tilewise.sources import Input, Source
 
 #: Decoded bytes of one chunk of a scratch store.
@@ -26,20 +27,21 @@ def describe(name: str, source: Input) -> Source:
     DTypeError, DimensionError, MissingVariableError
         The data is no array, has no dimension names, or lacks the variable.
     """
-    data, dims = _data(name, source)
-    spec = FieldSpec(name, dims, tuple(data.shape), str(np.dtype(data.dtype).newbyteorder("=")))
+    data = labelled(name, source)
+    spec = FieldSpec(name, _dims(data), tuple(data.shape), dtype_name(name, data.dtype))
     return Source(spec=spec, arrays=(), stacked=False, chunks=_chunks(data), shard=None)
 
 
 def spill(name: str, source: Input, folder: Path) -> Input:
     """Write in-memory data into a scratch store, so that every worker can read it tile by tile."""
-    data, dims = _data(name, source)
+    data = labelled(name, source)
+    dims = _dims(data)
     path = str(folder / f"{name}.zarr")
-    if isinstance(data, np.ndarray):
+    if isinstance(source.store, np.ndarray):
         array = zarr.create_array(
             path, shape=data.shape, dtype=data.dtype.newbyteorder("="), chunks=_chunks(data), dimension_names=dims
         )
-        array[...] = data
+        array[...] = data.values
         return Input(store=path)
     chunks = dict(zip(dims, _chunks(data), strict=True))
     variable = f"{name}_values" if name in data.coords or name in dims else name
@@ -53,43 +55,8 @@ def spill(name: str, source: Input, folder: Path) -> Input:
     return Input(store=path, variable=variable, mask_and_scale=False)
 
 
-def _data(name: str, source: Input) -> tuple[Any, tuple[str, ...]]:
-    """The array behind an input, and its dimension names."""
-    import xarray as xr
-
-    data = source.store
-    if isinstance(data, xr.Dataset):
-        data = _variables(name, source, data)
-    if isinstance(data, xr.DataArray):
-        if source.dims is not None:
-            data = data.rename(dict(zip(data.dims, source.dims, strict=True)))
-        return data, tuple(str(dim) for dim in data.dims)
-    if not isinstance(data, np.ndarray):
-        raise DTypeError(
-            f"input {name!r} is neither a store nor an array",
-            got=type(data).__name__,
-            expected="a path, a numpy array or an xarray object",
-            do=f"give inputs.{name} one of these",
-        )
-    if source.dims is None:
-        raise DimensionError(
-            f"input {name!r} is a numpy array without dimension names",
-            got=f"shape {data.shape}",
-            do=f"give Input(store=..., dims=(...)) as inputs[{name!r}]",
-        )
-    return data, source.dims
-
-
-def _variables(name: str, source: Input, data: Any) -> Any:
-    names = list(source.variables or [source.variable or name])
-    missing = [key for key in names if key not in data]
-    if missing:
-        raise MissingVariableError(
-            f"the dataset given as input {name!r} has no variable {missing[0]!r}",
-            expected="one of " + ", ".join(map(str, data.data_vars)),
-            do=f"set the variable of inputs[{name!r}]",
-        )
-    return data[names].to_dataarray(dim=source.stack) if source.stack else data[names[0]]
+def _dims(data: xr.DataArray) -> tuple[str, ...]:
+    return tuple(str(dim) for dim in data.dims)
 
 
 def _chunks(data: Any) -> tuple[int, ...]:

@@ -179,6 +179,54 @@ class Kernel:
             cls.name = name
             Kernel._registry[name] = cls
 
+    def __call__(
+        self, *fields: Any, variables: Iterable[str] | None = None, stack: str | None = None, **named: Any
+    ) -> Any:
+        """Apply the kernel to xarray objects: lazily where one of them holds a Dask array, else at once.
+
+        Parameters
+        ----------
+        fields
+            Inputs by position, in the order of the first of `input_sets` that they fill: DataArrays, or
+            `tilewise.Input(store=array, dims=...)` for arrays without labels. A single Dataset stands for its
+            variables that are named like the inputs, or for its only variable.
+        variables, stack
+            Variables of a single Dataset, and the new dimension along which they are stacked as one input.
+        named
+            Inputs by name.
+
+        Returns
+        -------
+        xarray.DataArray or xarray.Dataset
+            The output under its name, or all of several; with the coordinates of the inputs that fit, each from the
+            first input that has it, and the attributes that the kernel declares. Where an input is a Dask array,
+            nothing is computed yet, outputs have the chunks of the inputs along their shared dimensions, and outputs
+            computed together run the kernel once a block.
+
+        Raises
+        ------
+        DimensionError
+            These are not the kernel's inputs, or a dimension that it needs whole is split into chunks.
+        CoordinateError
+            Two inputs label a shared dimension differently.
+        MissingVariableError, DTypeError
+            A Dataset lacks an input; an input is no array of numbers.
+
+        >>> import xarray as xr
+        >>> import tilewise as tw
+        >>> wind = xr.DataArray([[3.0, 0.0], [4.0, 1.0]], dims=("component", "x"), coords={"x": [10, 20]})
+        >>> wind.pipe(tw.Norm(dim="component"))
+        <xarray.DataArray 'norm' (x: 2)> Size: 16B
+        array([5., 1.])
+        Coordinates:
+          * x        (x) int64 16B 10 20
+        Attributes:
+            long_name:  norm of order 2 along component
+        """
+        from tilewise.lazy import call
+
+        return call(self, fields, named, variables=variables, stack=stack)
+
     @staticmethod
     def registered() -> Mapping[str, type[Kernel]]:
         """Every kernel class that has been imported, by name."""
