@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,8 @@ class ArrayRef:
 
     def open(self) -> zarr.Array[Any]:
         """The array, read-only."""
-        return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
+        with places.reaching(self.store):
+            return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
 
     def check(self) -> None:
         """Refuse an array that has gone: zarr reads what is not there as the fill value, without a word.
@@ -35,10 +35,10 @@ class ArrayRef:
         Raises
         ------
         MissingStoreError
-            The metadata of a local array is not there any more.
+            Its metadata is not there any more. A remote store is asked for it once, or twice in format 2.
         """
-        folder = Path(self.store) / self.path
-        if not places.is_url(self.store) and not any((folder / name).exists() for name in _METADATA):
+        prefix = f"{self.path}/" if self.path else ""
+        if not places.holds_any(self.store, [prefix + name for name in _METADATA]):
             raise MissingStoreError(
                 "an array has disappeared since the run began", got=self, do="put it back, and run again"
             )

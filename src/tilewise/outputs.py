@@ -17,6 +17,7 @@ from tilewise import places
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec, itemsize
+from tilewise.folders import Folder
 from tilewise.sources import Input, Source
 
 
@@ -27,7 +28,7 @@ class Output:
     Attributes
     ----------
     store
-        Path of the group.
+        Path or URL of the group.
     chunks, shards
         Cells by dimension. Tile dimensions left out take the input's chunk, halved while a chunk would exceed
         64 MiB; other dimensions are whole.
@@ -49,18 +50,12 @@ class Output:
     attrs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Paths become text; sizes that no chunk can have are refused."""
+        """Paths become text; places that cannot be written and sizes that no chunk can have are refused."""
         if isinstance(self.store, Path):
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
             object.__setattr__(self, "store", places.local_path(self.store))
-            if places.is_url(self.store):
-                raise UnsupportedStoreError(
-                    "output.store is not a local path",
-                    got=repr(self.store),
-                    expected="a path: outputs on remote stores are not written yet",
-                    do="write to a local path, and copy the store",
-                )
+            places.check_writable(self.store, "output.store")
         for name in ("chunks", "shards"):
             for dim, size in (getattr(self, name) or {}).items():
                 if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -205,38 +200,41 @@ def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) ->
     ------
     OutputExistsError
         The output is an input, lies inside one or around one, exists, or is no Zarr store.
+    StoreAccessError
+        Its remote place cannot be reached.
     """
     if not output.store:
         raise UnsupportedStoreError("output.store is empty", expected="a path", do="name a folder to write to")
-    out = Path(output.store).resolve()
     refuse_overlap("the output", output.store, inputs)
-    parent = next(folder for folder in out.parents if folder.exists())
-    if not os.access(parent, os.W_OK) or Path(output.store).is_symlink():
-        raise OutputExistsError(
-            f"{output.store} cannot be written",
-            got=f"{parent}",
-            expected="a folder to write in, and no link",
-            do="choose another output.store",
-        )
-    if not out.exists():
+    folder = Folder(output.store)
+    if folder.path is not None:
+        _check_permission(folder.path)
+    if not folder.exists():
         return
     if not overwrite:
         raise OutputExistsError(f"{output.store} already exists", do="choose another output.store, or pass --overwrite")
-    if not _is_store(out):
+    if not _is_store(folder):
         raise OutputExistsError(
             f"{output.store} exists and is no Zarr store, or holds other files, so it is not overwritten",
             do="choose another output.store",
         )
 
 
+def _check_permission(path: Path) -> None:
+    parent = next(folder for folder in path.resolve().parents if folder.exists())
+    if not os.access(parent, os.W_OK) or path.is_symlink():
+        raise OutputExistsError(
+            f"{path} cannot be written",
+            got=f"{parent}",
+            expected="a folder to write in, and no link",
+            do="choose another output.store",
+        )
+
+
 def refuse_overlap(what: str, store: str, inputs: Iterable[Input]) -> None:
     """Refuse a folder that is an input, or lies inside one or around one."""
-    out = Path(store).resolve()
     for source in inputs:
-        if not isinstance(source.store, str) or places.is_url(source.store):
-            continue
-        path = Path(source.store).resolve()
-        if path == out or path in out.parents or out in path.parents:
+        if isinstance(source.store, str) and places.overlap(store, source.store):
             raise OutputExistsError(
                 f"{what} and an input are the same store, or one lies inside the other",
                 got=f"{store}, input {source.store}",
@@ -248,22 +246,26 @@ _MARKS = ("zarr.json", ".zgroup", ".zarray")
 _METADATA = (*_MARKS, ".zattrs", ".zmetadata")
 
 
-def _is_store(path: Path) -> bool:
+def _is_store(folder: Folder) -> bool:
     """Whether a folder is empty, or a Zarr store with nothing beside it."""
-    if not path.is_dir():
+    if folder.is_file():
         return False
-    names = [child.name for child in path.iterdir()]
+    names = folder.names()
     if not names:
         return True
     mark = next((name for name in _MARKS if name in names), None)
     if mark is None:
         return False
     try:
-        found = json.loads((path / mark).read_text())
-    except (OSError, ValueError):
+        found = json.loads(folder.read_text(mark) or "")
+    except ValueError:
         return False
     if not isinstance(found, dict) or "zarr_format" not in found:
         return False
     if mark == ".zarray" or found.get("node_type") == "array":
         return True
-    return all(n in _METADATA or any((path / n / inner).exists() for inner in _MARKS) for n in names)
+    return all(n in _METADATA or _is_node(folder.child(n)) for n in names)
+
+
+def _is_node(folder: Folder) -> bool:
+    return any(folder.read_text(mark) is not None for mark in _MARKS)

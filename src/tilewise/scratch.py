@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
+from tilewise import places
 from tilewise.errors import DimensionError, DTypeError, MissingVariableError
 from tilewise.fields import FieldSpec
+from tilewise.folders import Folder
 from tilewise.sources import Input, Source
 from tilewise.store import quiet
 
@@ -31,16 +32,17 @@ def describe(name: str, source: Input) -> Source:
     return Source(spec=spec, arrays=(), stacked=False, chunks=_chunks(data), shard=None)
 
 
-def spill(name: str, source: Input, folder: Path) -> Input:
+def spill(name: str, source: Input, folder: Folder) -> Input:
     """Write in-memory data into a scratch store, so that every worker can read it tile by tile."""
     data, dims = _data(name, source)
-    path = str(folder / f"{name}.zarr")
+    place = folder.child(f"{name}.zarr").place
+    store = places.zarr_store(place, read_only=False)
     if isinstance(data, np.ndarray):
         array = zarr.create_array(
-            path, shape=data.shape, dtype=data.dtype.newbyteorder("="), chunks=_chunks(data), dimension_names=dims
+            store, shape=data.shape, dtype=data.dtype.newbyteorder("="), chunks=_chunks(data), dimension_names=dims
         )
         array[...] = data
-        return Input(store=path)
+        return Input(store=place)
     chunks = dict(zip(dims, _chunks(data), strict=True))
     variable = f"{name}_values" if name in data.coords or name in dims else name
     dataset = data.rename(variable).drop_encoding().to_dataset()
@@ -48,8 +50,8 @@ def spill(name: str, source: Input, folder: Path) -> Input:
         dataset = dataset.chunk(chunks)
     encoding = {variable: {"chunks": tuple(chunks.values())}}
     with quiet():
-        dataset.to_zarr(path, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
-    return Input(store=path, variable=variable)
+        dataset.to_zarr(store, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
+    return Input(store=place, variable=variable)
 
 
 def _data(name: str, source: Input) -> tuple[Any, tuple[str, ...]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import zarr
 import zarr.errors
 
-from tilewise import cf, places
+from tilewise import cf, nodes, places
 from tilewise.coordinates import ArrayRef, Coordinate
 from tilewise.errors import (
     CoordinateError,
@@ -31,8 +33,8 @@ class Input:
     Attributes
     ----------
     store
-        Path or URL of a Zarr group or of a bare array (v2 or v3), or in-memory data: a numpy array (with `dims`)
-        or an xarray DataArray.
+        Path or URL of a Zarr group or of a bare array (v2 or v3), or path of a zip archive of one; or in-memory
+        data: a numpy array (with `dims`) or an xarray DataArray.
     variable
         Array within the group. May be left out where the group has one of the input's name, or just one.
     variables, stack
@@ -57,6 +59,7 @@ class Input:
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
             object.__setattr__(self, "store", places.local_path(self.store))
+            places.without_credentials(self.store, "the store of an input")
         if self.variable is not None and self.variables is not None:
             raise DimensionError(
                 "an input names both one variable and several",
@@ -107,11 +110,18 @@ def find(name: str, source: Input) -> Source:
 
     Raises
     ------
-    MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError
+    MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError, StoreAccessError
         There is nothing to read, or it cannot be read as numbers with named dimensions.
     """
-    store = places.absolute(str(source.store))
-    node = _open_node(name, store)
+    with places.reaching(str(source.store)):
+        return _find(name, source, places.absolute(str(source.store)))
+
+
+def _find(name: str, source: Input, store: str) -> Source:
+    wanted = source.variables or ((source.variable,) if source.variable else ())
+    node = _open_node(name, store, wanted)
+    if isinstance(node, zarr.Array) and node.path:  # an array of a store whose root is no node
+        return _describe(name, source, [_inner(name, store, path) for path in wanted], store, None)
     if isinstance(node, zarr.Array):
         if source.variable or source.variables:
             raise MissingVariableError(
@@ -125,26 +135,44 @@ def find(name: str, source: Input) -> Source:
     return _describe(name, source, arrays, store, node)
 
 
-def _open_node(name: str, store: str) -> zarr.Array[Any] | zarr.Group:
-    if not places.is_url(store) and not places.exists(store):
+def _open_node(name: str, store: str, wanted: Sequence[str] = ()) -> zarr.Array[Any] | zarr.Group:
+    """The root, or where that is no node the first one on the way to what is wanted."""
+    if places.is_url(store):
+        places.load([store])  # one request by itself: of several at once, zarr leaves those that fail second behind
+    elif not places.is_url(store) and not places.exists(store):
         raise MissingStoreError(
             f"input {name!r} is not there", got=store, expected="a Zarr group or array", do=f"check inputs.{name}.store"
         )
     try:
         return zarr.open(places.zarr_store(store, read_only=True), mode="r")
     except (FileNotFoundError, zarr.errors.NodeNotFoundError) as error:
-        raise MissingStoreError(
-            f"input {name!r} is not a Zarr store",
-            got=store,
-            expected="a group or array of Zarr format 2 or 3",
-            do=f"check inputs.{name}.store",
-        ) from error
+        found = nodes.first_on_the_way(store, wanted[0]) if wanted else None
+        if found is None:
+            raise _no_store(name, store) from error
+        return found
     except _UNREADABLE as error:
         raise _unsupported(f"input {name!r} ({store})", error) from error
 
 
-#: What zarr raises for metadata, codecs and dtypes that it cannot take.
-_UNREADABLE = (ValueError, KeyError, TypeError, NotImplementedError, ImportError)
+def _no_store(name: str, store: str) -> MissingStoreError:
+    inner = nodes.uppermost(store)
+    return MissingStoreError(
+        f"input {name!r} is not a Zarr store" + (", but stores lie within it" if inner else ""),
+        got=store + (f", which holds {', '.join(inner[:10])}" if inner else ""),
+        expected="a group or array of Zarr format 2 or 3",
+        do=f"begin inputs.{name}.variable with one of these" if inner else f"check inputs.{name}.store",
+    )
+
+
+def _inner(name: str, store: str, path: str) -> zarr.Array[Any]:
+    found = nodes.first_on_the_way(store, path)
+    if isinstance(found, zarr.Array) and found.path == path.strip("/"):
+        return found
+    raise MissingVariableError(f"{store} has no array {path!r}", do=f"mend inputs.{name}.variables")
+
+
+#: What zarr raises for metadata, codecs and dtypes that it cannot take, and archives that are damaged.
+_UNREADABLE = (ValueError, KeyError, TypeError, NotImplementedError, ImportError, BadZipFile, zlib.error)
 
 
 def _unsupported(what: str, error: Exception) -> UnsupportedStoreError:
@@ -157,8 +185,10 @@ def _unsupported(what: str, error: Exception) -> UnsupportedStoreError:
 
 def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Array[Any]:
     try:
-        found = group[variable]
+        found = group[variable.removeprefix(group.path + "/") if group.path else variable]
     except KeyError as error:
+        if group.metadata.consolidated_metadata is not None:  # which may be older than the variable
+            return _member(name, store, _unconsolidated(group), variable)
         names = sorted(group.array_keys())
         raise MissingVariableError(
             f"{store} has no variable {variable!r}",
@@ -172,6 +202,10 @@ def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Arr
             f"{variable!r} in {store} is a group", expected="an array", do=f"name an array in inputs.{name}.variable"
         )
     return found
+
+
+def _unconsolidated(group: zarr.Group) -> zarr.Group:
+    return zarr.open_group(group.store, path=group.path, mode="r", use_consolidated=False)
 
 
 def _only_variable(name: str, store: str, group: zarr.Group) -> str:

@@ -6,12 +6,10 @@ Region reads and writes go straight through zarr, which costs a tenth of the sam
 from __future__ import annotations
 
 import math
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -21,6 +19,7 @@ from zarr.core.buffer.cpu import NDBuffer
 
 from tilewise import cf, places
 from tilewise.coordinates import Array, ArrayRef, Coordinate
+from tilewise.folders import Folder
 from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Output, Target, compressors
 from tilewise.sources import Source
@@ -32,10 +31,14 @@ READ_CHUNKS = 1024
 def create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
     """Write the template of an output: group, arrays without data, coordinates, attributes.
 
-    A local store that was there is removed first: what may be removed has been settled by `check_output`.
+    A store that was there is removed first: what may be removed has been settled by `check_output`.
     """
-    if Path(output.store).exists():
-        shutil.rmtree(output.store)
+    Folder(output.store).remove()
+    with places.reaching(output.store):
+        _create(output, targets, sources, attrs)
+
+
+def _create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
     group = zarr.create_group(places.zarr_store(output.store, read_only=False), zarr_format=3, attributes=dict(attrs))
     coordinates: dict[str, Coordinate] = {}
     for source in sources:
