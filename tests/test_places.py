@@ -35,12 +35,12 @@ from tilewise.outputs import Output, check_output
 from tilewise.sources import Input, find
 
 CUBE = np.random.default_rng(0).standard_normal((3, 8, 8)).astype("float32")
-DIMS = ("band", "y", "x")
-CHUNKS = {"y": 4, "x": 4}
+DIMS = ("band", "row", "column")
+CHUNKS = {"row": 4, "column": 4}
 
 
 def write(path: Path) -> str:
-    return stores.write(path, {"x": (DIMS, CUBE), "y": (("y",), np.arange(8.0))}, chunks=CHUNKS)
+    return stores.write(path, {"x": (DIMS, CUBE), "row": (("row",), np.arange(8.0))}, chunks=CHUNKS)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def job(source: Any, output: Any, kind: Any = "threads", kernel: Any = None, **m
         inputs={"x": source},
         output=output,
         cluster=tilewise.Cluster(kind=kind, workers=2),
-        tile={"y": 4, "x": 4},
+        tile=CHUNKS,
         **more,
     )
 
@@ -104,7 +104,7 @@ def test_a_remote_job_has_the_bits_of_a_local_one(
     assert report.tiles == 4
     assert report.output == f"{place[output]}/out.zarr"
     np.testing.assert_array_equal(read(report.output), expected)
-    np.testing.assert_array_equal(read(report.output, "y"), np.arange(8.0))
+    np.testing.assert_array_equal(read(report.output, "row"), np.arange(8.0))
     assert Folder(report.output + ".tilewise").names() == ["job.json", "plan.json", "report.json"]
     assert json.loads(Folder(report.output + ".tilewise").read_text("report.json") or "")["tiles"] == 4
 
@@ -125,7 +125,7 @@ def test_obstore_and_fsspec_read_and_write_the_same_store(bucket: str, tmp_path:
 
 def test_an_array_in_memory_is_spilled_beside_a_remote_output(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     source = Input(store=CUBE, dims=DIMS)
-    tilewise.run(job(source, f"s3://{bucket}/out.zarr"))
+    tilewise.run(job(source, Output(store=f"s3://{bucket}/out.zarr", chunks=CHUNKS)))
     np.testing.assert_array_equal(read(f"s3://{bucket}/out.zarr"), local_result(tmp_path))
     left = {key.split("/")[1] for key in s3.objects(bucket, "out.zarr.tilewise")}
     assert left == {"job.json", "plan.json", "report.json"}
@@ -134,8 +134,8 @@ def test_an_array_in_memory_is_spilled_beside_a_remote_output(s3: S3Server, buck
 def test_xarray_in_memory_and_a_local_sidecar(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     import xarray as xr
 
-    data = xr.DataArray(CUBE, dims=DIMS, coords={"y": np.arange(8.0)}, name="x")
-    tilewise.run(job(data, f"s3://{bucket}/out.zarr", sidecar=str(tmp_path / "records")))
+    data = xr.DataArray(CUBE, dims=DIMS, coords={"row": np.arange(8.0)}, name="x")
+    tilewise.run(job(data, Output(store=f"s3://{bucket}/out.zarr", chunks=CHUNKS), sidecar=str(tmp_path / "records")))
     np.testing.assert_array_equal(read(f"s3://{bucket}/out.zarr"), local_result(tmp_path))
     assert sorted(p.name for p in (tmp_path / "records").iterdir()) == ["job.json", "plan.json", "report.json"]
     assert not s3.objects(bucket, "out.zarr.tilewise")
@@ -143,7 +143,7 @@ def test_xarray_in_memory_and_a_local_sidecar(s3: S3Server, bucket: str, tmp_pat
 
 def test_a_remote_sidecar_of_a_local_output(bucket: str, tmp_path: Path) -> None:
     source = Input(store=CUBE, dims=DIMS)
-    tilewise.run(job(source, str(tmp_path / "out.zarr"), sidecar=f"s3://{bucket}/records"))
+    tilewise.run(job(source, Output(store=str(tmp_path / "out.zarr"), chunks=CHUNKS), sidecar=f"s3://{bucket}/records"))
     assert Folder(f"s3://{bucket}/records").names() == ["job.json", "plan.json", "report.json"]
     assert not (tmp_path / "out.zarr.tilewise").exists()
 
@@ -298,7 +298,7 @@ def test_a_store_one_level_down(tmp_path: Path, zipped: bool) -> None:
     with pytest.raises(MissingStoreError, match=r"stores lie within it; got: .*which holds data\.zarr"):
         find("x", Input(store=path))
     source = find("x", Input(store=path, variable="data.zarr/x"))
-    assert (source.spec.dims, source.spec.shape, list(source.coordinates)) == (DIMS, CUBE.shape, ["y"])
+    assert (source.spec.dims, source.spec.shape, list(source.coordinates)) == (DIMS, CUBE.shape, ["row"])
     tilewise.run(job(Input(store=path, variable="data.zarr/x"), str(tmp_path / "o.zarr")))
     np.testing.assert_array_equal(read(str(tmp_path / "o.zarr")), local_result(tmp_path))
     with pytest.raises(MissingVariableError):
@@ -311,8 +311,8 @@ def test_a_store_in_the_wild_zipped_from_its_parent() -> None:
     path = shared("data/zarr_stores/zarrita_v2_data.zipped_from_parent.zarr.zip")
     with pytest.raises(MissingStoreError, match=r"data\.zarr"):
         find("x", Input(store=str(path)))
-    source = find("x", Input(store=str(path), variable="data.zarr/1d.contiguous.f4", dims=("i",)))
-    np.testing.assert_array_equal(source.arrays[0].open()[...], [1, 2, 3, 4])
+    source = find("x", Input(store=str(path), variable="data.zarr/1d.contiguous.f4.le", dims=("i",)))
+    np.testing.assert_array_equal(source.arrays[0].open()[...], [-1000.5, 0, 1000.5, 0])
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "directory"])
@@ -338,9 +338,9 @@ def test_consolidated_metadata_may_be_older_than_the_variable(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="Consolidated"):
         zarr.consolidate_metadata(path)
     zarr.open_group(path, mode="r+", use_consolidated=False).create_array(
-        "late", shape=(2,), dtype="f4", dimension_names=("y",)
+        "late", shape=(8,), dtype="f4", dimension_names=("row",)
     )
-    assert find("x", Input(store=path, variable="late")).spec.shape == (2,)
+    assert find("x", Input(store=path, variable="late")).spec.shape == (8,)
     with pytest.raises(MissingVariableError):
         find("x", Input(store=path, variable="never"))
 
@@ -349,18 +349,24 @@ def test_consolidated_metadata_may_be_older_than_the_variable(tmp_path: Path) ->
 
 
 JOB = """
-kernel: {{name: norm, dim: band}}
+kernel: {kernel}
 inputs: {{x: {source}}}
 output: {output}
 cluster: {{kind: {kind}, workers: 2}}
-tile: {{y: 4, x: 4}}
+tile: {{row: 4, column: 4}}
 """
 
 
 def command(
-    tmp_path: Path, environment: Mapping[str, str], source: str, output: str, kind: str = "processes", *flags: str
+    tmp_path: Path,
+    environment: Mapping[str, str],
+    source: str,
+    output: str,
+    kind: str = "processes",
+    *flags: str,
+    kernel: str = "{name: norm, dim: band}",
 ) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "job.yaml").write_text(JOB.format(source=source, output=output, kind=kind))
+    (tmp_path / "job.yaml").write_text(JOB.format(kernel=kernel, source=source, output=output, kind=kind))
     base = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
     return subprocess.run(
         [sys.executable, "-m", "tilewise.cli", "run", "job.yaml", *flags],
@@ -419,6 +425,34 @@ def test_denied_access_says_so(tmp_path: Path, scheme: str, end: str) -> None:
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert "credentials, in the environment" in done.stderr
+
+
+def test_a_server_that_dies_in_the_middle_ends_the_run_and_names_the_tile(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        write(tmp_path / "in.zarr")
+        server.make_bucket("bucket")
+        kernel = f'{{name: "faults:StopsServer", dim: band, pid: {server.process.pid}, at: {float(CUBE[0, 4, 4])!r}}}'
+        environment = {**server.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+        output = "s3://bucket/out.zarr"
+        done = command(tmp_path, environment, "in.zarr", output, "threads", kernel=kernel)
+    assert done.returncode == 1, done.stderr
+    assert "failed: StoreAccessError: s3://bucket/out.zarr cannot be reached" in done.stderr
+    assert "tile" in done.stderr
+
+
+def test_a_tile_costs_its_chunks_and_one_look_at_each_array(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """Reads of its chunks, writes of its chunks, and one look at the metadata of each array: 1 + 1 + 2 here."""
+    counts = []
+    for size in (8, 16):
+        data = np.ones((3, size, size), dtype="float32")
+        path = stores.write(tmp_path / f"{size}.zarr", {"x": (DIMS, data)}, chunks=CHUNKS)
+        upload(path, f"s3://{bucket}/{size}.zarr")
+        before = len(s3.requests())
+        tilewise.run(job(f"s3://{bucket}/{size}.zarr", f"s3://{bucket}/{size}.out.zarr"))
+        counts.append(len(s3.requests()) - before)
+    per_tile = (counts[1] - counts[0]) / (16 - 4)
+    print(f"{counts[0]} requests for 4 tiles, {counts[1]} for 16: {per_tile} a tile, {counts[0] - 4 * per_tile} a run")
+    assert per_tile <= 4
 
 
 @pytest.mark.parametrize("which", ["in", "out"])

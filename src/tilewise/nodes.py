@@ -21,11 +21,22 @@ def first_on_the_way(store: str, path: str) -> zarr.Array[Any] | zarr.Group | No
     """The node nearest to the root on the way down to a path; None where there is none."""
     parts = path.strip("/").split("/")
     for count in range(1, len(parts) + 1):
-        try:
-            return zarr.open(places.zarr_store(store, read_only=True), path="/".join(parts[:count]), mode="r")
-        except (FileNotFoundError, zarr.errors.NodeNotFoundError):
-            continue
+        found = _open("/".join(parts[:count]), places.zarr_store(store, read_only=True))
+        if found is not None:
+            return found
     return None
+
+
+def _open(path: str, store: Store) -> zarr.Array[Any] | zarr.Group | None:
+    """The node at a path; what consolidated metadata says of others may be no business of its readers."""
+    try:
+        return zarr.open_array(store, path=path, mode="r")
+    except (FileNotFoundError, zarr.errors.NodeNotFoundError, zarr.errors.NodeTypeValidationError):
+        pass
+    try:
+        return zarr.open_group(store, path=path, mode="r", use_consolidated=False)
+    except (FileNotFoundError, zarr.errors.NodeNotFoundError):
+        return None
 
 
 def uppermost(store: str) -> list[str]:

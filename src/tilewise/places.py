@@ -21,6 +21,7 @@ import zarr
 import zarr.storage
 from fsspec.core import url_to_fs
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.registry import known_implementations
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -249,7 +250,7 @@ def _obstore(url: str, read_only: bool) -> Store:
 
 
 def _needs_package(url: str, protocol: str, error: ImportError) -> UnsupportedStoreError:
-    known = fsspec.registry.known_implementations.get(protocol, {})
+    known = known_implementations.get(protocol, {})
     package = str(known.get("class", protocol)).partition(".")[0]
     return UnsupportedStoreError(
         f"{url} needs a package that is not installed",
@@ -295,7 +296,7 @@ def reaching(store: str) -> Iterator[None]:
         if not is_url(store) or not _of_access(error):
             raise
         got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
             raise MissingStoreError(f"{store} is not there", got=got, do="check bucket and key") from error
         raise StoreAccessError(
             f"{store} cannot be reached",

@@ -189,7 +189,7 @@ def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Arr
     except KeyError as error:
         if group.metadata.consolidated_metadata is not None:  # which may be older than the variable
             return _member(name, store, _unconsolidated(group), variable)
-        names = sorted(group.array_keys())
+        names = _array_names(group)
         raise MissingVariableError(
             f"{store} has no variable {variable!r}",
             expected="one of " + ", ".join(names) if names else "a group that holds arrays",
@@ -202,6 +202,13 @@ def _member(name: str, store: str, group: zarr.Group, variable: str) -> zarr.Arr
             f"{variable!r} in {store} is a group", expected="an array", do=f"name an array in inputs.{name}.variable"
         )
     return found
+
+
+def _array_names(group: zarr.Group) -> list[str]:
+    try:
+        return sorted(group.array_keys())
+    except _UNREADABLE:  # one of them: the message does without names
+        return []
 
 
 def _unconsolidated(group: zarr.Group) -> zarr.Group:
