@@ -13,7 +13,7 @@ from tilewise import cf, machine, places
 from tilewise.baseline import baseline, measure_baseline, remember
 from tilewise.cluster import Cluster, Device, Layout, resolve
 from tilewise.coordinates import check_coordinates
-from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
+from tilewise.errors import DimensionError, OutputExistsError, ParameterError, StoreAccessError, UnsupportedStoreError
 from tilewise.fields import OutputSpec
 from tilewise.folders import Folder
 from tilewise.kernels import Kernel
@@ -273,8 +273,11 @@ def _check_reach(job: Job, layout: Layout) -> None:
 
 def _clean(sidecar: Folder) -> None:
     """Remove the scratch data of a run, and its sidecar where it was refused before anything else was in it."""
-    sidecar.child("scratch").remove()
-    sidecar.remove_if_empty()
+    try:
+        sidecar.child("scratch").remove()
+        sidecar.remove_if_empty()
+    except StoreAccessError as error:  # what the run itself raises says more
+        log.warning("scratch data may be left in %s: %s", sidecar, error)
 
 
 def _streamable(job: Job, scratch: Folder) -> dict[str, Source]:
