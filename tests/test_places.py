@@ -10,7 +10,10 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -254,6 +257,25 @@ def test_a_folder_of_remote_stores_names_them(bucket: str) -> None:
 def test_a_chained_url(bucket: str, tmp_path: Path) -> None:
     tilewise.run(job(f"simplecache::s3://{bucket}/in.zarr", str(tmp_path / "out.zarr")))
     np.testing.assert_array_equal(read(str(tmp_path / "out.zarr")), local_result(tmp_path))
+
+
+def test_a_web_server_is_read_and_never_written(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    handler = partial(QuietHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        tilewise.run(job(f"{url}/seed.zarr", str(tmp_path / "out.zarr")))
+        with pytest.raises(MissingStoreError):
+            find("x", Input(store=f"{url}/other.zarr"))
+        server.shutdown()
+    np.testing.assert_array_equal(read(str(tmp_path / "out.zarr")), local_result(tmp_path))
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """A web server of a folder without a log."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
 
 
 def test_memory_is_one_process(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewise import places
 from tilewise.fields import itemsize
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.machine import TRIM_THRESHOLD
@@ -128,29 +129,36 @@ def _decode_nbytes(source: Source, sizes: Mapping[str, int] | None) -> int:
     A codec never makes a chunk noticeably larger, so that the compressed bytes are bounded by the decoded ones.
     Of a shard zarr holds the compressed bytes and the decoded part that is wanted, at most the shard.
     """
-    flight = CONCURRENCY * 2 * source.chunk_nbytes
+    copies = 2 + _arrives_in_pieces(source)
+    flight = CONCURRENCY * copies * source.chunk_nbytes
     cells = source.spec.shape if sizes is None else tuple(sizes[dim] for dim in source.spec.dims)
     # A box that is not aligned touches one chunk more along each dimension.
     touched = math.prod(n // c + 2 for n, c in zip(cells, source.chunks, strict=True))
     if source.shard is None:
         whole = source.spec.nbytes
         request = min(READ_CHUNKS, touched) * REQUEST_BYTES
-        return min(flight, 2 * max(whole, source.chunk_nbytes)) + request
+        return min(flight, copies * max(whole, source.chunk_nbytes)) + request
     inner = math.prod(source.shard) // math.prod(source.chunks)
     flight += min(max(READ_CHUNKS, inner), touched) * REQUEST_BYTES
     wanted = source.shard_nbytes
     if sizes is not None:
         part = [min(sizes[dim], n) for dim, n in zip(source.spec.dims, source.shard, strict=True)]
         wanted = math.prod(part) * itemsize(source.spec.dtype)
-    return CONCURRENCY * (source.shard_nbytes + wanted) + flight
+    return CONCURRENCY * ((copies - 1) * source.shard_nbytes + wanted) + flight
+
+
+def _arrives_in_pieces(source: Source) -> bool:
+    """Whether compressed bytes come over a network: they are there in pieces, and joined."""
+    return any(places.is_url(ref.store) for ref in source.arrays)
 
 
 def _encode_nbytes(target: Target) -> int:
     """Bytes that zarr needs to write one write unit: contiguous copies, compressed bytes, and a shard put together."""
+    copies = 3 + places.is_url(target.array.store)  # what is sent is a copy of its own
     if target.shards is None:
-        return 3 * target.unit_nbytes
+        return copies * target.unit_nbytes
     inner = math.prod(target.shards) // math.prod(target.chunks)
-    return 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
+    return copies * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
 
 
 def megabytes(count: int) -> str:
