@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ import tilewise
 from faults import Copy
 from s3_server import SECRET, S3Server, serve
 from shared_data import shared
-from tilewise import places
+from tilewise import config, places
 from tilewise.errors import (
+    ConfigError,
     MissingStoreError,
     MissingVariableError,
     OutputExistsError,
@@ -220,6 +222,9 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
         with pytest.raises(UnsupportedStoreError, match="put credentials into the environment") as caught:
             make(url.format(SECRET))
         assert SECRET not in str(caught.value)
+    with pytest.raises(ConfigError) as refused:
+        config.loads("{kernel: {name: norm, dim: band}, inputs: {x: a}, output: b}", [f"output={url.format(SECRET)}"])
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize(

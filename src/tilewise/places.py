@@ -132,6 +132,15 @@ def without_credentials(store: str, key: str) -> str:
     return store
 
 
+def masked(text: str) -> str:
+    """Text as it may be shown: of a URL that may hold a secret, only the protocol.
+
+    >>> masked("output=s3://me:secret@bucket/x"), masked("output=s3://bucket/x")
+    ('output=s3://***', 'output=s3://bucket/x')
+    """
+    return re.sub(r"://\S*[@?]\S*", "://***", text)
+
+
 def identity(store: str) -> tuple[str, ...]:
     """What two names of one place have in common: protocol and parts, whatever opens it or lies in between.
 

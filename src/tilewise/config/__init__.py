@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewise import places
 from tilewise.config.document import Document, Keys, dotted, position, write
 from tilewise.config.schema import Problem, build_job, child_type, long_form
 from tilewise.errors import ConfigError, UnknownKernelError
@@ -117,7 +118,7 @@ class _Change:
 
     @classmethod
     def parse(cls, override: str) -> _Change:
-        flag = f"--set {override}"
+        flag = f"--set {places.masked(override)}"
         path, equals, value = override.partition("=")
         keys = tuple(key.strip() for key in path.split("."))
         if not equals or not all(keys):
