@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +42,19 @@ class FailsAt(Copy, name="test_fails_at"):
         if (fields["x"] == self.at).any():
             raise ArithmeticError(f"found {self.at}")
         super().compute(state, fields, out, panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopsServer(Copy, name="test_stops_server"):
+    """Kills the process `pid` on the tile that holds the value `at`."""
+
+    pid: int
+    at: float
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        super().compute(state, fields, out, panel=panel)
+        if (fields["x"] == self.at).any():
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, kw_only=True)

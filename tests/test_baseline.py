@@ -14,7 +14,7 @@ def test_a_baseline_is_measured_once_and_remembered(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured = baseline("processes")
     assert 100 << 20 < measured < 2 << 30
-    monkeypatch.setattr(module, "_measure", lambda kind: pytest.fail("measured again"))
+    monkeypatch.setattr(module, "_measure", lambda kind, remote: pytest.fail("measured again"))
     assert baseline("processes") == measured
     remember("processes", measured + 1)
     assert baseline("processes") == measured + 1
@@ -26,9 +26,9 @@ def test_a_baseline_is_measured_once_and_remembered(tmp_path: Path, monkeypatch:
 def test_a_broken_cache_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tilewise").mkdir()
-    key = json.dumps(module._key("threads"))
+    key = json.dumps(module._key("threads", ()))
     (tmp_path / "tilewise" / "baseline.json").write_text(text.replace("KEY", key))
-    monkeypatch.setattr(module, "_measure", lambda kind: 7)
+    monkeypatch.setattr(module, "_measure", lambda kind, remote: 7)
     assert baseline("threads") == (12 if text == "{KEY: 12}" else 7)
     remember("threads", 8)
     assert baseline("threads") == 8
@@ -39,12 +39,12 @@ def test_a_cache_that_cannot_be_added_to_is_no_failure(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tilewise" / f"baseline.{os.getpid()}").mkdir(parents=True)
     (tmp_path / "tilewise" / "baseline.json").write_text('{"other": 3}')
-    monkeypatch.setattr(module, "_measure", lambda kind: 7)
+    monkeypatch.setattr(module, "_measure", lambda kind, remote: 7)
     assert baseline("threads") == 7
 
 
 def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(module, "_measure", lambda kind: 7)
+    monkeypatch.setattr(module, "_measure", lambda kind, remote: 7)
     assert baseline("threads") == 7

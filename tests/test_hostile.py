@@ -55,12 +55,6 @@ def test_a_local_url_is_a_path_and_never_overwritten(tmp_path: Path, scheme: str
     assert run(scheme + path, scheme + str(tmp_path / "o")).tiles == 12
 
 
-@pytest.mark.parametrize("output", ["s3://bucket/o.zarr", "weird://x"])
-def test_an_output_that_is_no_local_path_is_refused(output: str) -> None:
-    with pytest.raises(UnsupportedStoreError, match="not a local path"):
-        tilewise.Output(store=output)
-
-
 def test_an_empty_path_is_not_the_current_folder(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedStoreError, match=r"output.store is empty"):
         run(store(tmp_path / "s"), "")

@@ -117,11 +117,11 @@ MEMORY = {
 def test_in_memory_inputs_are_written_down_first_and_removed_last(tmp_path: Path, form: str) -> None:
     this = job(tmp_path, MEMORY[form])
     plan = tilewise.plan(this)
-    assert not this.sidecar_path.exists()
+    assert not this.sidecar_folder.exists()
     report = tilewise.run(this)
     assert report.plan.grid == plan.grid
     np.testing.assert_array_equal(stores.read(report.output, "copy"), CUBE)
-    assert not (this.sidecar_path / "scratch").exists()
+    assert not this.sidecar_folder.child("scratch").exists()
     if form == "xarray":
         with xr.open_zarr(report.output, chunks=None) as opened:
             assert opened["band"].values.tolist() == ["r", "g", "b"]

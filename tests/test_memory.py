@@ -12,6 +12,8 @@ import zarr
 
 import tilewise
 from faults import Copy
+from s3_server import S3Server
+from tilewise import places
 from tilewise.memory import megabytes
 
 SHAPE, CHUNK = (20, 1500, 1000), (20, 250, 250)
@@ -80,6 +82,29 @@ def test_no_process_needs_more_than_the_plan_says(tmp_path: Path, source: str, o
         output=tilewise.Output(store=str(tmp_path / "out.zarr"), **OUTPUTS[output]),
         cluster=tilewise.Cluster(kind=kind, workers=1),
         tile={"x": 1000},
+    )
+    report = tilewise.run(job)
+    memory = report.plan.memory
+    print(megabytes(memory.baseline), megabytes(memory.per_slot), megabytes(memory.peak), megabytes(report.peak))
+    assert report.peak <= memory.peak
+    assert report.peak > memory.baseline + memory.boxes
+
+
+@pytest.mark.parametrize("scheme", ["s3", "obstore+s3"])
+def test_no_process_needs_more_for_a_remote_job(s3: S3Server, scheme: str) -> None:
+    bucket = "memory" + scheme[:2]
+    s3.make_bucket(bucket)
+    store = places.zarr_store(f"{scheme}://{bucket}/in.zarr", read_only=False)
+    group = zarr.create_group(store)
+    options: dict[str, Any] = {"chunks": CHUNK, "compressors": None, "dimension_names": ("band", "y", "x")}
+    array = group.create_array("x", shape=(20, 500, 1000), dtype="float64", **options)
+    array[...] = np.random.default_rng(0).standard_normal(array.shape)
+    job = tilewise.Job(
+        kernel=Copy(dim="band"),
+        inputs={"x": f"{scheme}://{bucket}/in.zarr"},
+        output=tilewise.Output(store=f"{scheme}://{bucket}/out.zarr", codec="none", chunks={"y": 250, "x": 250}),
+        cluster=tilewise.Cluster(kind="processes", workers=1),
+        tile={"y": 250, "x": 500},
     )
     report = tilewise.run(job)
     memory = report.plan.memory

@@ -263,6 +263,6 @@ def test_a_run_tells_of_every_tile_and_leaves_json_for_all(job):
     assert [(event.done, event.total) for event in events] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert json.loads(to_json(found.to_dict()), parse_constant=pytest.fail)["tiles"] == 3
     # An order of infinity is in the provenance, and zarr.json must be JSON to readers of other languages.
-    for path in (Path(job.output.store) / "zarr.json", job.sidecar_path / "job.json"):
+    for path in (Path(job.output.store) / "zarr.json", Path(str(job.sidecar_folder)) / "job.json"):
         assert "inf" in path.read_text()
         json.loads(path.read_text(), parse_constant=pytest.fail)

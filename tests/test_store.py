@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import stores
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec
-from tilewise.outputs import Output, check_output, lay_out
+from tilewise.outputs import Output, lay_out
+from tilewise.replacing import check_output
 from tilewise.sources import Input, find
 from tilewise.store import READ_CHUNKS, aligned_parts, create, open_target, read_box, write_box, write_units
 

@@ -10,14 +10,15 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from tilewise import cf, machine
+from tilewise import cf, machine, places
 from tilewise.errors import ClusterError
 
 log = logging.getLogger("tilewise")
 
-_MEASURE = "{imports}from tilewise.baseline import measure_baseline; print(measure_baseline())"
+_MEASURE = "{imports}from tilewise.baseline import measure_baseline; print(measure_baseline({remote!r}))"
 _IMPORTS = {
     "local": "import distributed, distributed.nanny, distributed.worker; ",
     "processes": "import dask.multiprocessing; ",
@@ -25,42 +26,46 @@ _IMPORTS = {
 }
 
 
-def baseline(kind: str) -> int:
+def baseline(kind: str, remote: Sequence[str] = ()) -> int:
     """Bytes of a worker of that kind with everything imported and one warm-up tile done.
 
     Measured in a fresh process and kept in the user's cache directory, under the versions of every library that
-    counts and the platform.
+    counts, the platform, and what opens the URLs in `remote`.
 
     Raises
     ------
     ClusterError
         The process that measures failed.
     """
-    key = _key(kind)
+    key = _key(kind, remote)
     known = _load()
     if key in known:
         return known[key]
     log.info("measuring the memory of an idle %s worker (once for these library versions)", kind)
-    measured = _measure(kind)
-    remember(kind, measured)
+    measured = _measure(kind, remote)
+    remember(kind, measured, remote)
     return measured
 
 
-def measure_baseline() -> int:
-    """Bytes of this process with everything imported and one warm-up tile done; its peak starts anew from here."""
+def measure_baseline(remote: Sequence[str] = ()) -> int:
+    """Bytes of this process with everything imported and one warm-up tile done; its peak starts anew from here.
+
+    Clients of object stores are tens of megabytes: the URLs in `remote` are asked for something first.
+    """
     importlib.import_module("tilewise.engine")
     from tilewise.preflight import warm_up
 
     warm_up()
+    places.load(remote)
     value = machine.resident()
     machine.reset_peak()
     return value
 
 
-def remember(kind: str, value: int) -> None:
+def remember(kind: str, value: int, remote: Sequence[str] = ()) -> None:
     """Keep a measured baseline; a cache that cannot be written is only slower next time."""
     path = _path()
-    known = {**_load(), _key(kind): value}
+    known = {**_load(), _key(kind, remote): value}
     part = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,8 +75,8 @@ def remember(kind: str, value: int) -> None:
         log.warning("the baseline cannot be remembered in %s: %s", path, error)
 
 
-def _measure(kind: str) -> int:
-    code = _MEASURE.format(imports=_IMPORTS.get(kind, ""))
+def _measure(kind: str, remote: Sequence[str]) -> int:
+    code = _MEASURE.format(imports=_IMPORTS.get(kind, ""), remote=tuple(remote))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ClusterError(
@@ -82,8 +87,14 @@ def _measure(kind: str) -> int:
     return int(done.stdout)
 
 
-def _key(kind: str) -> str:
-    facts = [kind, platform.platform(), sys.executable, sorted(cf.library_versions().items())]
+def _key(kind: str, remote: Sequence[str]) -> str:
+    facts = [
+        kind,
+        sorted(map(places.opener, remote)),
+        platform.platform(),
+        sys.executable,
+        sorted(cf.library_versions().items()),
+    ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

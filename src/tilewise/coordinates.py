@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+import zarr.storage
 
 from tilewise import places
 from tilewise.errors import CoordinateError, MissingStoreError
@@ -31,7 +31,7 @@ class ArrayRef:
         """The array, read-only."""
         if self.format == "xarray":
             return ForeignArray.open(self.store, self.path)
-        with places.quiet():
+        with places.reaching(self.store), places.quiet():
             return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
 
     def check(self) -> None:
@@ -40,12 +40,12 @@ class ArrayRef:
         Raises
         ------
         MissingStoreError
-            The metadata of a local array is not there any more.
+            Its metadata is not there any more. A remote store is asked for it once, or twice in format 2.
         """
-        folder = Path(self.store) / self.path
         if self.format == "xarray":
             return  # an open file stays readable, or fails by itself
-        if not places.is_url(self.store) and not any((folder / name).exists() for name in _METADATA):
+        prefix = f"{self.path}/" if self.path else ""
+        if not places.holds_any(self.store, [prefix + name for name in _METADATA]):
             raise MissingStoreError(
                 "an array has disappeared since the run began", got=self, do="put it back, and run again"
             )
@@ -53,6 +53,14 @@ class ArrayRef:
     def __str__(self) -> str:
         """Store and path as a person writes them."""
         return f"{self.store}/{self.path}" if self.path else self.store
+
+
+def close(array: zarr.Array[Any] | ForeignArray) -> None:
+    """Close the file behind an array, where it holds one open."""
+    if isinstance(array, ForeignArray):
+        array.close()
+    elif isinstance(array.store_path.store, zarr.storage.ZipStore):
+        array.store_path.store.close()
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,12 @@ class MissingStoreError(TilewiseError, FileNotFoundError):
     """There is no readable store at that place."""
 
 
+class StoreAccessError(TilewiseError, OSError):
+    """A remote store cannot be reached, or access to it was denied."""
+
+    exit_code = 1
+
+
 class MissingVariableError(TilewiseError, KeyError):
     """The store has no such variable."""
 

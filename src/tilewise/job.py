@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tilewise import cf, machine
+from tilewise import cf, machine, places
 from tilewise.baseline import baseline, measure_baseline, remember
 from tilewise.cluster import Cluster, Device, Layout, resolve
 from tilewise.coordinates import check_coordinates
-from tilewise.errors import DimensionError, OutputExistsError, ParameterError
+from tilewise.errors import DimensionError, OutputExistsError, ParameterError, StoreAccessError, UnsupportedStoreError
 from tilewise.fields import OutputSpec
+from tilewise.folders import Folder
 from tilewise.kernels import Kernel
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
-from tilewise.outputs import Output, check_output, compressors, lay_out, refuse_overlap
+from tilewise.outputs import Output, compressors, lay_out
 from tilewise.planning import Plan, make_plan
+from tilewise.replacing import check_output, refuse_overlap
 from tilewise.scratch import describe, spill, without_data
 from tilewise.sources import Input, Source, find
 from tilewise.store import create
@@ -56,7 +56,7 @@ class Job:
     device
         "cpu", "cuda", or "auto" (CUDA where there is one).
     sidecar
-        Folder of the job's records and scratch data; beside the output unless given.
+        Path or URL of the job's records and scratch data; beside the output unless given.
     """
 
     kernel: Kernel
@@ -77,6 +77,9 @@ class Job:
         object.__setattr__(self, "inputs", inputs)
         if not isinstance(self.output, Output):
             object.__setattr__(self, "output", Output(store=self.output))
+        if self.sidecar is not None:
+            object.__setattr__(self, "sidecar", places.local_path(str(self.sidecar)))
+            places.check_writable(self.sidecar, "sidecar")
         if self.memory_limit is not None:
             machine.parse_bytes(self.memory_limit, "memory_limit")
         if not isinstance(self.tile, Mapping) and not (isinstance(self.tile, str) and self.tile == "auto"):
@@ -88,9 +91,9 @@ class Job:
             )
 
     @property
-    def sidecar_path(self) -> Path:
-        """Folder of the job's records and scratch data."""
-        return Path(self.sidecar or self.output.store.rstrip("/") + ".tilewise")
+    def sidecar_folder(self) -> Folder:
+        """Where the job's records and scratch data lie."""
+        return Folder(self.sidecar or self.output.store.rstrip("/") + ".tilewise")
 
     def to_dict(self) -> dict[str, Any]:
         """The job as JSON data, as a job file would say it; in-memory inputs are named, not stored."""
@@ -171,9 +174,10 @@ def survey(job: Job) -> Survey:
     """
     _check_job(job)
     layout = resolve(job.cluster, job.device)
+    _check_reach(job, layout)
     sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
     work = _workload(job, sources)
-    return Survey(layout, work, _plan(job, work, layout, baseline(layout.kind)))
+    return Survey(layout, work, _plan(job, work, layout, baseline(layout.kind, _remote(job))))
 
 
 def plan(job: Job) -> Plan:
@@ -243,16 +247,17 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
     check_output(job.output, job.inputs.values(), overwrite=overwrite)
     _check_sidecar(job)
     layout = resolve(job.cluster, job.device)
-    base = baseline(layout.kind)
-    sidecar = job.sidecar_path
+    _check_reach(job, layout)
+    sidecar, remote = job.sidecar_folder, _remote(job)
     try:
-        sources = _streamable(job, sidecar / "scratch")
+        sources = _streamable(job, sidecar.child("scratch"))
         work = _workload(job, sources)
+        base = baseline(layout.kind, remote)
         first = _plan(job, work, layout, base)
         with open_workers(layout) as workers:
-            measured = workers.call(measure_baseline)
+            measured = workers.call(measure_baseline, remote)
             if layout.kind != "threads":  # this process may hold anything else
-                remember(layout.kind, measured)
+                remember(layout.kind, measured, remote)
             final = _plan(job, work, layout, measured) if measured > base else first.with_baseline(measured)
             return _stream(_Run(job, work, final, layout, begin, progress), workers)
     finally:
@@ -260,29 +265,48 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
 
 
 def _check_sidecar(job: Job) -> None:
-    refuse_overlap("sidecar", str(job.sidecar_path), job.inputs.values())
-    if job.sidecar_path.exists() and not job.sidecar_path.is_dir():
+    refuse_overlap("sidecar", job.sidecar_folder.place, job.inputs.values())
+    if job.sidecar_folder.is_file():
         raise OutputExistsError(
-            "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_path, do="set sidecar"
+            "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_folder, do="set sidecar"
         )
 
 
-def _clean(sidecar: Path) -> None:
+def _remote(job: Job) -> tuple[str, ...]:
+    """URLs that the job reads from and writes to, one for each way to open them."""
+    stores = [source.store for source in job.inputs.values() if not source.in_memory] + [job.output.store]
+    return tuple({places.opener(store): store for store in stores if places.is_url(store)}.values())
+
+
+def _check_reach(job: Job, layout: Layout) -> None:
+    """Refuse places that other processes cannot see."""
+    stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
+    for store in (*stores, job.output.store, job.sidecar_folder.place):
+        if "memory" in places.protocols(store) and layout.kind != "threads":
+            raise UnsupportedStoreError(
+                "memory:// lies within one process, and the workers are others",
+                got=f"{store}, cluster.kind {layout.kind}",
+                do="set cluster.kind to threads, or choose another place",
+            )
+
+
+def _clean(sidecar: Folder) -> None:
     """Remove the scratch data of a run, and its sidecar where it was refused before anything else was in it."""
-    if (sidecar / "scratch").exists():
-        shutil.rmtree(sidecar / "scratch")
-    if sidecar.exists() and not any(sidecar.iterdir()):
-        sidecar.rmdir()
+    try:
+        sidecar.child("scratch").remove()
+        sidecar.remove_if_empty()
+    except StoreAccessError as error:  # what the run itself raises says more
+        log.warning("scratch data may be left in %s: %s", sidecar, error)
 
 
-def _streamable(job: Job, scratch: Path) -> dict[str, Source]:
+def _streamable(job: Job, scratch: Folder) -> dict[str, Source]:
     """Every input as a source of a store; in-memory data is written down first."""
     sources = {}
     for name, source in job.inputs.items():
         if source.in_memory:
             describe(name, source)
-            scratch.mkdir(parents=True, exist_ok=True)
-            source = spill(name, source, scratch)
+            with places.reaching(scratch.place):
+                source = spill(name, source, scratch)
         sources[name] = find(name, source)
     return sources
 
@@ -340,9 +364,5 @@ def _program(this: _Run) -> Program:
 
 
 def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:
-    folder = job.sidecar_path
-    folder.mkdir(parents=True, exist_ok=True)
     for name, document in documents.items():
-        part = folder / f"{name}.json.part"
-        part.write_text(cf.to_json(document) + "\n")
-        part.replace(folder / f"{name}.json")
+        job.sidecar_folder.write_text(f"{name}.json", cf.to_json(document) + "\n")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import logging
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 import xarray as xr
@@ -15,14 +17,14 @@ import zarr
 import zarr.errors
 from numcodecs.registry import get_codec
 
-from tilewise import foreign, places
+from tilewise import foreign, nodes, places
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import MissingStoreError, MissingVariableError, UnsupportedStoreError
 
 log = logging.getLogger("tilewise")
 
-#: What zarr raises for metadata, codecs and dtypes that it cannot take.
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, NotImplementedError, ImportError)
+#: What zarr raises for metadata, codecs and dtypes that it cannot take, and for archives that are damaged.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, NotImplementedError, ImportError, BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,17 @@ class Members(Protocol):
         """The group that a variable lies in."""
 
 
-def open_members(name: str, store: str) -> Variable | Members:
-    """The bare array at a place, or what is in the group there.
+def open_members(name: str, store: str, wanted: Sequence[str] = ()) -> Variable | Members:
+    """The bare array at a place, or what is in the group there; where its root is no node, what is on the way down.
 
     Raises
     ------
     MissingStoreError, UnsupportedStoreError
         There is nothing, or nothing that can be read.
     """
-    if not places.is_url(store) and not places.exists(store):
+    if places.is_url(store):
+        places.load([store])  # one request by itself: of several at once, zarr leaves those that fail second behind
+    elif not places.exists(store):
         raise MissingStoreError(
             f"input {name!r} is not there",
             got=store,
@@ -94,15 +98,23 @@ def open_members(name: str, store: str) -> Variable | Members:
     try:
         node = _open(store)
     except (FileNotFoundError, zarr.errors.NodeNotFoundError) as error:
-        raise MissingStoreError(
-            f"input {name!r} is not a Zarr store",
-            got=store,
-            expected="a group or array of Zarr format 2 or 3",
-            do=f"check inputs.{name}.store",
-        ) from error
+        found = nodes.first_on_the_way(store, wanted[0]) if wanted else None
+        if found is None:
+            raise _no_store(name, store) from error
+        return _LooseArrays(store) if isinstance(found, zarr.Array) else _ZarrMembers(store, found)
     except UNREADABLE as error:
         raise unsupported(f"input {name!r} ({store})", error) from error
     return _variable(store, node) if isinstance(node, zarr.Array) else _ZarrMembers(store, node)
+
+
+def _no_store(name: str, store: str) -> MissingStoreError:
+    inner = nodes.uppermost(store)
+    return MissingStoreError(
+        f"input {name!r} is not a Zarr store" + (", but stores lie within it" if inner else ""),
+        got=store + (f", which holds {', '.join(inner[:10])}" if inner else ""),
+        expected="a group or array of Zarr format 2 or 3",
+        do=f"begin inputs.{name}.variable with one of these" if inner else f"check inputs.{name}.store",
+    )
 
 
 def _open(store: str) -> zarr.Array[Any] | zarr.Group:
@@ -137,14 +149,21 @@ class _ZarrMembers:
         return dict(self.group.attrs)
 
     def get(self, path: str) -> Variable | None:
+        inner = path.removeprefix(f"{self.group.path}/") if self.group.path else path
         try:
             with places.quiet():
-                found = self.group[path]
+                found = self.group[inner]
         except KeyError:
-            return None
+            if self.group.metadata.consolidated_metadata is None:
+                return None
+            return self._unconsolidated().get(path)  # consolidated metadata may be older than the variable
         except UNREADABLE as error:
             raise unsupported(f"variable {path!r} of {self.store}", error) from error
         return None if isinstance(found, zarr.Group) else _variable(self.store, found)
+
+    def _unconsolidated(self) -> _ZarrMembers:
+        group = zarr.open_group(self.group.store, path=self.group.path, mode="r", use_consolidated=False)
+        return _ZarrMembers(self.store, group)
 
     def names(self) -> Iterator[str]:
         try:
@@ -159,6 +178,25 @@ class _ZarrMembers:
         parent = self.group[inner]
         assert isinstance(parent, zarr.Group)
         return _ZarrMembers(self.store, parent)
+
+
+@dataclass(frozen=True)
+class _LooseArrays:
+    """Arrays of a store whose root, and every folder above them, is no node."""
+
+    store: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def get(self, path: str) -> Variable | None:
+        found = nodes.first_on_the_way(self.store, path)
+        here = isinstance(found, zarr.Array) and found.path == path.strip("/")
+        return _variable(self.store, found) if here else None  # type: ignore[arg-type]
+
+    def names(self) -> Iterator[str]:
+        yield from nodes.uppermost(self.store)
+
+    def parent_of(self, variable: Variable) -> Members:
+        return self
 
 
 def _variable(store: str, array: zarr.Array[Any]) -> Variable:

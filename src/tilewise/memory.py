@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewise import places
 from tilewise.decoding import PANEL_BYTES
 from tilewise.fields import itemsize
 from tilewise.foreign import CACHE_BYTES
@@ -133,21 +134,27 @@ def _decode_nbytes(source: Source, sizes: Mapping[str, int] | None) -> int:
     """
     if any(ref.format != "zarr" for ref in source.arrays):
         return _piece_nbytes(source)
-    flight = CONCURRENCY * 2 * source.chunk_nbytes + _piece_nbytes(source)
+    copies = 2 + _arrives_in_pieces(source)
+    flight = CONCURRENCY * copies * source.chunk_nbytes + _piece_nbytes(source)
     cells = source.spec.shape if sizes is None else tuple(sizes[dim] for dim in source.spec.dims)
     # A box that is not aligned touches one chunk more along each dimension.
     touched = math.prod(n // c + 2 for n, c in zip(cells, source.chunks, strict=True))
     if source.shard is None:
         whole = source.spec.nbytes
         request = min(READ_CHUNKS, touched) * REQUEST_BYTES
-        return min(flight, 2 * max(whole, source.chunk_nbytes) + _piece_nbytes(source)) + request
+        return min(flight, copies * max(whole, source.chunk_nbytes) + _piece_nbytes(source)) + request
     inner = math.prod(source.shard) // math.prod(source.chunks)
     flight += min(max(READ_CHUNKS, inner), touched) * REQUEST_BYTES
     wanted = source.shard_nbytes
     if sizes is not None:
         part = [min(sizes[dim], n) for dim, n in zip(source.spec.dims, source.shard, strict=True)]
         wanted = math.prod(part) * itemsize(source.spec.dtype)
-    return CONCURRENCY * (source.shard_nbytes + wanted) + flight
+    return CONCURRENCY * ((copies - 1) * source.shard_nbytes + wanted) + flight
+
+
+def _arrives_in_pieces(source: Source) -> bool:
+    """Whether compressed bytes come over a network: they are there in pieces, and joined."""
+    return any(places.is_url(ref.store) for ref in source.arrays)
 
 
 def _piece_nbytes(source: Source) -> int:
@@ -162,11 +169,12 @@ def _piece_nbytes(source: Source) -> int:
 
 def _encode_nbytes(target: Target) -> int:
     """Bytes that zarr needs to write one write unit: contiguous copies, compressed bytes, and a shard put together."""
+    copies = 3 + places.is_url(target.array.store)  # what is sent is a copy of its own
     packed = target.unit_nbytes + PACKING_BYTES if target.packing else 0
     if target.shards is None:
-        return packed + 3 * target.unit_nbytes
+        return packed + copies * target.unit_nbytes
     inner = math.prod(target.shards) // math.prod(target.chunks)
-    return packed + 3 * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
+    return packed + copies * target.unit_nbytes + CONCURRENCY * 2 * target.chunk_nbytes + inner * REQUEST_BYTES
 
 
 def megabytes(count: int) -> str:

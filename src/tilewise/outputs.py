@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +14,10 @@ from zarr.abc.codec import BytesBytesCodec
 
 from tilewise import places
 from tilewise.coordinates import ArrayRef
-from tilewise.errors import DimensionError, OutputExistsError, ParameterError, UnsupportedStoreError
+from tilewise.errors import DimensionError, ParameterError, UnsupportedStoreError
 from tilewise.fields import OutputSpec, itemsize
 from tilewise.packing import Encoding, check_packable, encoding
-from tilewise.sources import Input, Source
+from tilewise.sources import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +27,7 @@ class Output:
     Attributes
     ----------
     store
-        Path of the group.
+        Path or URL of the group.
     chunks, shards
         Cells by dimension. Tile dimensions left out take the input's chunk, halved while a chunk would exceed
         64 MiB; other dimensions are whole.
@@ -55,18 +53,12 @@ class Output:
     encoding: Mapping[str, Encoding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Paths become text; sizes that no chunk can have are refused."""
+        """Paths become text; places that cannot be written and sizes that no chunk can have are refused."""
         if isinstance(self.store, Path):
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
             object.__setattr__(self, "store", places.local_path(self.store))
-            if places.is_url(self.store):
-                raise UnsupportedStoreError(
-                    "output.store is not a local path",
-                    got=repr(self.store),
-                    expected="a path: outputs on remote stores are not written yet",
-                    do="write to a local path, and copy the store",
-                )
+            places.check_writable(self.store, "output.store")
         for name in ("chunks", "shards"):
             sizes = getattr(self, name)
             if not isinstance(sizes, Mapping) and sizes is not None:
@@ -257,77 +249,3 @@ def compressors(codec: str | Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
             do="mend output.codec",
         ) from error
     return (found,)
-
-
-def check_output(output: Output, inputs: Iterable[Input], *, overwrite: bool) -> None:
-    """Refuse to write over an input, or over anything at all unless asked to.
-
-    Raises
-    ------
-    OutputExistsError
-        The output is an input, lies inside one or around one, exists, or is no Zarr store.
-    """
-    if not output.store:
-        raise UnsupportedStoreError("output.store is empty", expected="a path", do="name a folder to write to")
-    out = Path(output.store).resolve()
-    refuse_overlap("output.store", output.store, inputs)
-    parent = next(folder for folder in out.parents if folder.exists())
-    if not os.access(parent, os.W_OK) or Path(output.store).is_symlink():
-        raise OutputExistsError(
-            f"{output.store} cannot be written",
-            got=f"{parent}",
-            expected="a folder to write in, and no link",
-            do="choose another output.store",
-        )
-    if not out.exists():
-        return
-    if not overwrite:
-        raise OutputExistsError(
-            f"{output.store} already exists",
-            do="choose another output.store, or pass --overwrite (in Python: overwrite=True)",
-        )
-    if not _is_store(out):
-        raise OutputExistsError(
-            f"{output.store} exists and is no Zarr store, or holds other files, so it is not overwritten",
-            do="choose another output.store",
-        )
-
-
-def refuse_overlap(key: str, store: str, inputs: Iterable[Input]) -> None:
-    """Refuse a folder, set by a key of the job, that is an input, or lies inside one or around one."""
-    out = Path(store).resolve()
-    for source in inputs:
-        if not isinstance(source.store, str) or places.is_url(source.store):
-            continue
-        path = Path(source.store).resolve()
-        if path == out or path in out.parents or out in path.parents:
-            raise OutputExistsError(
-                f"{key} and an input are the same store, or one lies inside the other",
-                got=f"{store}, input {source.store}",
-                do=f"set {key} to another place",
-            )
-
-
-_MARKS = ("zarr.json", ".zgroup", ".zarray")
-_METADATA = (*_MARKS, ".zattrs", ".zmetadata")
-
-
-def _is_store(path: Path) -> bool:
-    """Whether a folder is empty, or a Zarr store with nothing beside it."""
-    if not path.is_dir():
-        return False
-    names = [child.name for child in path.iterdir()]
-    if not names:
-        return True
-    mark = next((name for name in _MARKS if name in names), None)
-    if mark is None:
-        return False
-    try:
-        found = json.loads((path / mark).read_text())
-    except (OSError, ValueError):
-        return False
-    if not isinstance(found, dict) or "zarr_format" not in found:
-        return False
-    if mark == ".zarray" or found.get("node_type") == "array":
-        return True
-    return all(n in _METADATA or any((path / n / inner).exists() for inner in _MARKS) for n in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import zarr
 
 from tilewise import places
 from tilewise.fields import FieldSpec
+from tilewise.folders import Folder
 from tilewise.labelled import dtype_name, labelled
 from tilewise.sources import Input, Source
 
@@ -32,17 +32,18 @@ def describe(name: str, source: Input) -> Source:
     return Source(spec=spec, arrays=(), stacked=False, chunks=_chunks(data), shard=None)
 
 
-def spill(name: str, source: Input, folder: Path) -> Input:
+def spill(name: str, source: Input, folder: Folder) -> Input:
     """Write in-memory data into a scratch store, so that every worker can read it tile by tile."""
     data = labelled(name, source)
     dims = _dims(data)
-    path = str(folder / f"{name}.zarr")
+    place = folder.child(f"{name}.zarr").place
+    store = places.zarr_store(place, read_only=False)
     if isinstance(source.store, np.ndarray):
         array = zarr.create_array(
-            path, shape=data.shape, dtype=data.dtype.newbyteorder("="), chunks=_chunks(data), dimension_names=dims
+            store, shape=data.shape, dtype=data.dtype.newbyteorder("="), chunks=_chunks(data), dimension_names=dims
         )
         array[...] = data.values
-        return Input(store=path)
+        return Input(store=place)
     chunks = dict(zip(dims, _chunks(data), strict=True))
     variable = f"{name}_values" if name in data.coords or name in dims else name
     # Attributes do not survive a computation, and numbers in memory are values, whatever their attributes say.
@@ -51,8 +52,8 @@ def spill(name: str, source: Input, folder: Path) -> Input:
         dataset = dataset.chunk(chunks)
     encoding = {variable: {"chunks": tuple(chunks.values())}}
     with places.quiet():
-        dataset.to_zarr(path, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
-    return Input(store=path, variable=variable, mask_and_scale=False)
+        dataset.to_zarr(store, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
+    return Input(store=place, variable=variable, mask_and_scale=False)
 
 
 def _dims(data: xr.DataArray) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilewise.coordinates import Array
+from tilewise import places
+from tilewise.coordinates import Array, close
 from tilewise.fields import FieldSpec, Status, Tile
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.linalg.blocks import boxes
@@ -47,9 +48,16 @@ class Session:
         with torch.inference_mode(), one_thread():
             return program.kernel.prepare(tensors)
 
+    def close(self) -> None:
+        """Close the files that inputs are read from."""
+        for arrays in self.inputs.values():
+            for array in arrays:
+                close(array)
+
     def _read(self, name: str, box: tuple[slice, ...], out: Array) -> None:
         source = self.program.sources[name]
-        read_box(self.inputs[name], source.stacked, box, out, source.decodings)
+        with places.reaching(source.arrays[0].store):
+            read_box(self.inputs[name], source.stacked, box, out, source.decodings)
         for ref in source.arrays:
             ref.check()
 
@@ -107,10 +115,11 @@ class Session:
         """Write the outputs of a tile, each to its own write units."""
         for target in self.program.targets:
             name = target.spec.name
-            if name not in self._outputs:
-                self._outputs[name] = open_target(target.array)
             box = concrete(tile.slices(target.spec.dims), target.spec.shape)
-            write_box(self._outputs[name], box, values[name], target.packing)
+            with places.reaching(target.array.store):
+                if name not in self._outputs:
+                    self._outputs[name] = open_target(target.array)
+                write_box(self._outputs[name], box, values[name], target.packing)
             target.array.check()
 
 
@@ -129,7 +138,9 @@ def open_session(ticket: Ticket) -> Session:
 def forget(run: str) -> None:
     """Close what this process keeps open for a run."""
     with _SESSIONS_LOCK:
-        _SESSIONS.pop(run, None)
+        session = _SESSIONS.pop(run, None)
+    if session is not None:
+        session.close()
 
 
 def compute_tile(

@@ -33,8 +33,8 @@ class Input:
     Attributes
     ----------
     store
-        Path or URL of a Zarr group or of a bare array (v2 or v3), path of a file that xarray opens (NetCDF), or
-        in-memory data: a numpy array (with `dims`) or an xarray object.
+        Path or URL of a Zarr group or of a bare array (v2 or v3); path of a zip archive of one, or of a file that
+        xarray opens (NetCDF); or in-memory data: a numpy array (with `dims`) or an xarray object.
     variable
         Array within the group. May be left out where the group has one of the input's name, or just one.
     variables, stack
@@ -67,6 +67,7 @@ class Input:
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
             object.__setattr__(self, "store", places.local_path(self.store))
+            places.without_credentials(self.store, "the store of an input")
         if self.variable is not None and self.variables is not None:
             raise DimensionError(
                 "an input names both one variable and several",
@@ -141,11 +142,15 @@ def find(name: str, source: Input) -> Source:
 
     Raises
     ------
-    MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError
+    MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError, StoreAccessError
         There is nothing to read, or it cannot be read as numbers with named dimensions.
     """
-    store = places.absolute(str(source.store))
-    found = open_members(name, store)
+    with places.reaching(str(source.store)):
+        return _find(name, source, places.absolute(str(source.store)))
+
+
+def _find(name: str, source: Input, store: str) -> Source:
+    found = open_members(name, store, source.variables or ((source.variable,) if source.variable else ()))
     if isinstance(found, Variable):
         if source.variable or source.variables:
             raise MissingVariableError(

@@ -6,10 +6,8 @@ Region reads and writes go straight through zarr, which costs a tenth of the sam
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from zarr.core.buffer.cpu import NDBuffer
 from tilewise import cf, places
 from tilewise.coordinates import Array, ArrayRef, Coordinate
 from tilewise.decoding import Decoding
+from tilewise.folders import Folder
 from tilewise.foreign import ForeignArray
 from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Output, Target, compressors
@@ -34,10 +33,14 @@ PIECE_BYTES = 16 << 20
 def create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
     """Write the template of an output: group, arrays without data, coordinates, attributes.
 
-    A local store that was there is removed first: what may be removed has been settled by `check_output`.
+    A store that was there is removed first: what may be removed has been settled by `check_output`.
     """
-    if Path(output.store).exists():
-        shutil.rmtree(output.store)
+    Folder(output.store).remove()
+    with places.reaching(output.store):
+        _create(output, targets, sources, attrs)
+
+
+def _create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
     group = zarr.create_group(places.zarr_store(output.store, read_only=False), zarr_format=3, attributes=dict(attrs))
     coordinates: dict[str, Coordinate] = {}
     for source in sources:

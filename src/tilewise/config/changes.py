@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewise import places
 from tilewise.config.document import Document, Keys
 from tilewise.config.shapes import child_type, long_form
 from tilewise.errors import ConfigError
@@ -29,7 +30,7 @@ class Change:
         ConfigError
             It is no key with a value in YAML.
         """
-        flag = f"--set {override}"
+        flag = f"--set {places.masked(override)}"
         path, equals, value = override.partition("=")
         keys = tuple(key.strip() for key in path.split("."))
         if not equals or not all(keys):
