@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tilewise import cf, machine
 from tilewise.baseline import baseline, measure_baseline, remember
-from tilewise.cluster import Cluster, Device, Layout, resolve
+from tilewise.clients import Site, reach
+from tilewise.cluster import Cluster, Device, Layout
 from tilewise.coordinates import check_coordinates
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError
 from tilewise.fields import OutputSpec
+from tilewise.inspection import refuse_unseen, unseen_inputs, unseen_output
 from tilewise.kernels import Kernel
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import Workload
@@ -26,7 +28,7 @@ from tilewise.planning import Plan, make_plan
 from tilewise.scratch import describe, spill, without_data
 from tilewise.sources import Input, Source, find
 from tilewise.store import create
-from tilewise.workers import Workers, open_workers
+from tilewise.workers import Workers
 
 if TYPE_CHECKING:
     from tilewise.program import Program
@@ -145,29 +147,41 @@ class Survey:
     plan: Plan
 
 
-def survey(job: Job) -> Survey:
+def survey(job: Job, *, client: Any = None) -> Survey:
     """Workers, inputs, outputs and plan of a job; no data is read and nothing is written.
 
+    `client` is a distributed Client whose workers are to be used, as in `run`.
+
     Raises
     ------
     TilewiseError
         The job cannot run; the message says what, got, expected and what to do.
     """
-    layout = resolve(job.cluster, job.device)
-    sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
-    work = _workload(job, sources)
-    return Survey(layout, work, _plan(job, work, layout, baseline(layout.kind)))
+    work = _workload(job, _described(job))
+    with reach(job.cluster, job.device, client) as site:
+        return Survey(site.layout, work, _plan(job, work, site.layout, _baseline(site.layout)))
 
 
-def plan(job: Job) -> Plan:
+def plan(job: Job, *, client: Any = None) -> Plan:
     """Tile grid, bytes and peak memory of a job; no data is read and nothing is written.
 
+    `client` is a distributed Client whose workers are to be used, as in `run`: it is asked for them.
+
     Raises
     ------
     TilewiseError
         The job cannot run; the message says what, got, expected and what to do.
     """
-    return survey(job).plan
+    return survey(job, client=client).plan
+
+
+def _described(job: Job) -> dict[str, Source]:
+    """Every input by its metadata; what is in memory as it would be written down."""
+    return {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
+
+
+def _baseline(layout: Layout) -> int:
+    return baseline(layout.kind) if layout.baseline is None else layout.baseline
 
 
 def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
@@ -196,24 +210,46 @@ def _check_names(outputs: Iterable[OutputSpec], sources: Iterable[Source]) -> No
 def _plan(job: Job, work: Workload, layout: Layout, base: int) -> Plan:
     limit = memory_limit(job, layout)
     tile = None if isinstance(job.tile, str) else job.tile
-    return make_plan(work, baseline=base, memory_limit=limit, processes=layout.processes, slots=layout.slots, tile=tile)
+    return make_plan(
+        work,
+        baseline=base,
+        memory_limit=limit,
+        processes=layout.processes,
+        slots=layout.slots,
+        tile=tile,
+        ceiling=layout.ceiling,
+    )
 
 
 def memory_limit(job: Job, layout: Layout) -> int:
     """Budget of one worker process, in bytes."""
     if job.memory_limit is not None:
         return machine.parse_bytes(job.memory_limit, "memory_limit")
+    if layout.room is not None:
+        return layout.room
     return int(machine.available_memory() * machine.DEFAULT_SHARE) // layout.processes
 
 
-def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None) -> Report:
+def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None, client: Any = None) -> Report:
     """Run a job from its inputs to its output.
 
     Everything that can be refused is refused before the output is touched: metadata, coordinates, budget, and the
     kernel itself on one pixel.
 
+    Parameters
+    ----------
+    overwrite
+        Replace an output that exists.
+    progress
+        Called with an `Event` now and then.
+    client
+        A distributed Client whose workers are to be used; it is never closed. Where `job.cluster.kind` is "auto",
+        the client that dask.compute would use is found by itself.
+
     Raises
     ------
+    ClusterError
+        Workers could not be reached, cannot do the job, or were lost.
     OutputExistsError
         The output exists and `overwrite` is false.
     TileError
@@ -224,21 +260,30 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
     begin = time.perf_counter()
     check_output(job.output, job.inputs.values(), overwrite=overwrite)
     _check_sidecar(job)
-    layout = resolve(job.cluster, job.device)
-    base = baseline(layout.kind)
-    sidecar = job.sidecar_path
+    work = _workload(job, _described(job))
+    name = uuid.uuid4().hex[:12]
     try:
-        sources = _streamable(job, sidecar / "scratch")
-        work = _workload(job, sources)
-        first = _plan(job, work, layout, base)
-        with open_workers(layout) as workers:
-            measured = workers.call(measure_baseline)
-            if layout.kind != "threads":  # this process may hold anything else
-                remember(layout.kind, measured)
-            final = _plan(job, work, layout, measured) if measured > base else first.with_baseline(measured)
-            return _stream(_Run(job, work, final, layout, begin, progress), workers)
+        with reach(job.cluster, job.device, client) as site:
+            if any(source.in_memory for source in job.inputs.values()):
+                work = _workload(job, _streamable(job, job.sidecar_path / "scratch"))
+            first = _plan(job, work, site.layout, _baseline(site.layout))
+            with site.open(name) as workers:
+                final = _replanned(job, work, site.layout, first, workers)
+                return _stream(_Run(name, job, work, final, site, begin, progress), workers)
     finally:
-        _clean(sidecar)
+        _clean(job.sidecar_path)
+
+
+def _replanned(job: Job, work: Workload, layout: Layout, first: Plan, workers: Workers) -> Plan:
+    """The plan on the baseline of workers that have just been started; others have been measured already."""
+    if layout.baseline is not None:
+        return first
+    measured: int = workers.call(measure_baseline)
+    if layout.kind != "threads":  # this process may hold anything else
+        remember(layout.kind, measured)
+    if measured > first.memory.baseline:
+        return _plan(job, work, layout, measured)
+    return first.with_baseline(measured)
 
 
 def _check_sidecar(job: Job) -> None:
@@ -273,10 +318,11 @@ def _streamable(job: Job, scratch: Path) -> dict[str, Source]:
 class _Run:
     """One run: a job that has been planned, and when it began."""
 
+    name: str
     job: Job
     work: Workload
     plan: Plan
-    layout: Layout
+    site: Site
     begin: float
     progress: OnProgress | None
 
@@ -289,16 +335,20 @@ def _stream(this: _Run, workers: Workers) -> Report:
 
     program = _program(this)
     try:
+        arrays = [array for source in this.work.sources.values() for array in source.arrays]
+        refuse_unseen("the input", workers.everywhere(unseen_inputs, arrays))
         workers.call(try_kernel, program.ticket())
         _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": this.plan.to_dict()})
         attrs = cf.provenance(this.job.to_dict(), program.run)
         create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
+        store = this.work.targets[0].array.store
+        refuse_unseen("the output", workers.everywhere(unseen_output, store, program.run))
         tally = Tally(this.plan, this.job.output.store, this.begin, this.progress)
         tally.tell()
         run_program(program, workers, tally.add)
     finally:
         forget(program.run)
-    report = tally.report()
+    report = tally.report(this.site.warnings)
     _write_sidecar(this.job, {"report": report.to_dict()})
     return report
 
@@ -306,9 +356,9 @@ def _stream(this: _Run, workers: Workers) -> Report:
 def _program(this: _Run) -> Program:
     from tilewise.program import Program
 
-    memory = this.plan.memory
+    memory, layout = this.plan.memory, this.site.layout
     return Program(
-        run=uuid.uuid4().hex[:12],
+        run=this.name,
         kernel=this.job.kernel,
         signature=this.work.signature,
         sources=this.work.sources,
@@ -316,8 +366,9 @@ def _program(this: _Run) -> Program:
         grid=this.plan.grid,
         block=this.plan.block,
         panel=this.plan.panel,
-        device=this.layout.device,
-        device_bytes=memory.shared + memory.slots * memory.per_slot if this.layout.device == "cuda" else 0,
+        device=layout.device,
+        hosted=True,
+        device_bytes=memory.shared + memory.slots * memory.per_slot if layout.device == "cuda" else 0,
     )
 
 

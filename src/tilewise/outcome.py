@@ -33,6 +33,8 @@ class Report:
         Pixels by status meaning, where the kernel has a status.
     peaks
         Largest resident bytes of each process that did tiles.
+    warnings
+        What may be wrong with the workers, such as a library of another version.
     """
 
     output: str
@@ -43,6 +45,7 @@ class Report:
     phases: Mapping[str, float]
     statuses: Mapping[str, int]
     peaks: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
 
     @property
     def peak(self) -> int:
@@ -99,7 +102,7 @@ class Tally:
             nbytes = int(share * (plan.needed_bytes + plan.write_bytes))
             self._progress(Event(self._done, plan.tiles, time.perf_counter() - self._start, nbytes))
 
-    def report(self) -> Report:
+    def report(self, warnings: tuple[str, ...] = ()) -> Report:
         """The sums of a finished run."""
         return Report(
             output=self._output,
@@ -110,4 +113,5 @@ class Tally:
             phases=dict(zip(("read", "compute", "write"), self._phases, strict=True)),
             statuses={Status(code).meaning: n for code, n in sorted(self._statuses.items())},
             peaks=self._peaks,
+            warnings=warnings,
         )

@@ -184,7 +184,7 @@ def logged(*, quiet: bool = False) -> Iterator[None]:
 # --- plans and runs
 
 
-def describe(job: Job) -> dict[str, Any]:
+def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
     """A job and its plan as JSON data: what `tilewise plan --json` prints. No data is read, nothing is written.
 
     Returns
@@ -205,7 +205,7 @@ def describe(job: Job) -> dict[str, Any]:
     """
     from tilewise.job import kernel_dict, survey
 
-    found = survey(job)
+    found = survey(job, client=client)
     inputs = {
         name: {
             "store": source.arrays[0].store if source.arrays else None,
@@ -312,6 +312,7 @@ def run_text(report: Report) -> str:
         ("phases", ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())),
         *([("pixels", pixels)] if pixels else []),
         ("peak", f"{format_bytes(report.peak)} of {format_bytes(plan.memory.peak)} predicted, in one process"),
+        *(("warning", text) for text in report.warnings),
     ]
     return _table(rows)
 
