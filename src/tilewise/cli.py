@@ -22,6 +22,8 @@ from tilewise.errors import TilewiseError
 
 FAILED = 1
 SIGINT, SIGTERM = 130, 143
+#: Seconds after which a signal that was swallowed is raised again.
+AGAIN = 0.02
 
 _job = click.argument("job", metavar="JOB.yaml")
 _set = click.option(
@@ -87,9 +89,39 @@ def _sigterm_raises() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
+        with _not_swallowed():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _not_swallowed() -> Iterator[None]:
+    """A signal that comes while the interpreter collects garbage is raised there, and lost: then raise it again."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    lost: list[BaseException] = []
+    hook = sys.unraisablehook
+
+    def unraisable(event: Any) -> None:
+        if isinstance(event.exc_value, (_Terminated, KeyboardInterrupt)):
+            lost[:] = [event.exc_value]
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            hook(event)
+
+    def again(signum: int, frame: FrameType | None) -> None:
+        raise lost[0].with_traceback(None)
+
+    before = signal.signal(signal.SIGALRM, again)
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
