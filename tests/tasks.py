@@ -46,7 +46,7 @@ def settings() -> dict[str, Any]:
     return {
         "zarr": zarr.config.get("async.concurrency"),
         "zarr threads": zarr.config.get("threading.max_workers"),
-        "blas": {i["filepath"]: i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"},
+        "blas": {i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"},
         "torch": (torch.get_num_threads(), usual),
         "sessions": list(session._SESSIONS),
         "guests": list(hosting._GUESTS),

@@ -90,9 +90,12 @@ class Cluster:
                 got=f"wait_for {self.wait_for}, workers {self.workers}",
                 do="mend one of them",
             )
-        if self.seconds < 0:
+        if not self.seconds >= 0 or isinstance(self.timeout, bool):
             raise ParameterError(
-                "cluster.timeout is before now", got=repr(self.timeout), expected="0 or more", do="mend cluster.timeout"
+                "cluster.timeout is no time to wait",
+                got=repr(self.timeout),
+                expected="0 or more",
+                do="mend cluster.timeout",
             )
 
     @property
@@ -107,7 +110,7 @@ class Cluster:
         timeout = TIMEOUT if self.timeout is None else self.timeout
         text = re.sub(r"min$", "minute", timeout) if isinstance(timeout, str) else timeout
         try:
-            return float(parse_timedelta(text, default="s"))
+            return float(text) if isinstance(text, int | float) else float(parse_timedelta(text, default="s"))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise ParameterError(
                 "cluster.timeout is not a time",

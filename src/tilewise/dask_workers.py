@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -108,6 +109,7 @@ class DistributedWorkers(Workers):
         self._only = sorted(only) if only else None
         self._patience = patience
         self._nthreads: dict[str, int] = {}
+        self._seen = self._looked = time.monotonic()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:  # noqa: D102 - as the interface says
         key = f"tilewise-{self._run}-call-{uuid.uuid4().hex[:12]}"
@@ -115,7 +117,7 @@ class DistributedWorkers(Workers):
             self._look()
             future = self._client.submit(function, *args, key=key, pure=False, workers=self._only)
             try:
-                return self._next(self._watched([future])).result()
+                return self._result(self._next(self._watched([future])))
             finally:
                 self._cancel([] if future.done() else [future])
 
@@ -134,7 +136,7 @@ class DistributedWorkers(Workers):
                 with told(self._client):
                     future = self._next(done)
                     del pending[future.key]
-                    result = future.result()
+                    result = self._result(future)
                 future.release()
                 on_result(result[0])
                 if more and len(pending) <= 2 * sum(self._nthreads.values()):
@@ -165,19 +167,21 @@ class DistributedWorkers(Workers):
 
     def _next(self, done: queue.SimpleQueue[Any]) -> Any:
         """The next future that has finished; meanwhile the workers are watched."""
-        alone = 0.0
+        while True:
+            if time.monotonic() - self._looked > WATCH:
+                self._look()
+            with suppress(queue.Empty):
+                return done.get(timeout=WATCH)
+
+    def _result(self, future: Any) -> Any:
+        """The result of a future that has finished; its worker may die before it is fetched."""
         while True:
             try:
-                return done.get(timeout=WATCH)
-            except queue.Empty:
+                return future.result(timeout=WATCH)
+            except TimeoutError:
+                if future.status == "error":
+                    raise
                 self._look()
-            alone = 0.0 if self._nthreads else alone + WATCH
-            if alone >= self._patience:
-                raise ClusterError(
-                    "every worker has left the scheduler",
-                    got=f"none for {self._patience:g} s",
-                    do="start workers, and run again with --overwrite",
-                )
 
     def _look(self) -> None:
         """Refuse to go on when a worker has died with blocks of this run: Dask would only give them to the next one."""
@@ -190,7 +194,14 @@ class DistributedWorkers(Workers):
                     keys = [key for key in event["processing-tasks"] if f"tilewise-{self._run}-" in str(key)]
                     if keys:
                         raise lost(f"{worker}, with {len(keys)} blocks of this run")
-        self._nthreads = there
+        self._nthreads, self._looked = there, time.monotonic()
+        self._seen = self._looked if there else self._seen
+        if self._looked - self._seen > self._patience:
+            raise ClusterError(
+                "every worker has left the scheduler",
+                got=f"none for {self._patience:g} s",
+                do="start workers, and run again with --overwrite",
+            )
 
     def _cancel(self, futures: list[Any]) -> None:
         """Take back what has not been done, so that nothing of the run is left on the cluster."""

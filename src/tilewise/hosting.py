@@ -36,7 +36,7 @@ _KNOWN = threading.local()
 
 def arrive(run: str, *, slots: int, number: int = 0) -> None:
     """A worker of this process takes part in a run, with up to `slots` tiles at a time, on CUDA device `number`."""
-    import torch  # noqa: F401 - its BLAS has to be there to be set
+    import torch  # noqa: F401 - what is not loaded cannot be set
     import zarr
     from threadpoolctl import threadpool_limits
 

@@ -79,11 +79,13 @@ async def take_part(
     slots = _slots(worker, threads, only)
     if not slots:
         return
-    # Importing takes seconds, and must not hold up what else the worker does.
-    torch, *_ = await asyncio.to_thread(lambda: [importlib.import_module(n) for n in ("torch", "zarr")])
+    # Importing takes seconds, and must not hold up what else the worker does; what is loaded later is not set.
+    await asyncio.to_thread(importlib.import_module, "tilewise.engine")
     number = 0
     if numbers is not None:
-        number = numbers.get(worker.contact_address, os.getpid()) % max(1, torch.cuda.device_count())
+        number = numbers.get(worker.contact_address, os.getpid()) % max(
+            1, importlib.import_module("torch").cuda.device_count()
+        )
     if ours:
         hosting.settle()
     hosting.arrive(run, slots=slots, number=number)
