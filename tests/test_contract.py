@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
+import clusters
 import contract
 import harness
 import stores
@@ -78,7 +80,7 @@ def store_fields(folder: Path, example: contract.Example) -> dict[str, Any]:
     return found
 
 
-def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int]) -> dict[str, Any]:
+def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int], **place: Any) -> dict[str, Any]:
     inputs = {n: str(folder / f"{n}.zarr") for n in example.fields}
     if not (folder / f"{next(iter(inputs))}.zarr").exists():
         store_fields(folder, example)
@@ -89,7 +91,7 @@ def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int]
         inputs=inputs,
         output=output,
         tile=tile,
-        cluster=tilewise.Cluster(kind=kind, workers=2),
+        cluster=tilewise.Cluster(kind=kind, workers=2, **place),
     )
     report = tilewise.run(job, overwrite=True)
     return {spec.name: stores.read(report.output, spec.name) for spec in signature.outputs}
@@ -134,6 +136,21 @@ def test_every_local_kind_gives_the_same_bits(tmp_path: Path, example: contract.
     tile = tilings(example)[2]
     threads = run(tmp_path, example, "threads", tile)
     for n, values in run(tmp_path, example, kind, tile).items():
+        assert values.tobytes() == threads[n].tobytes()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A scheduler with two workers that somebody else has started."""
+    with clusters.cluster(tmp_path_factory.mktemp("cluster"), 2) as file:
+        yield clusters.address(file)
+
+
+@pytest.mark.parametrize("example", FIRST, ids=name)
+def test_workers_of_somebody_else_give_the_same_bits(tmp_path: Path, example: contract.Example, address: str) -> None:
+    tile = tilings(example)[2]
+    threads = run(tmp_path, example, "threads", tile)
+    for n, values in run(tmp_path, example, "address", tile, address=address).items():
         assert values.tobytes() == threads[n].tobytes()
 
 

@@ -80,7 +80,9 @@ def test_commands_do_the_job_in_yaml(folder):
     assert np.all(np.abs(found - expected) <= bound)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/design.md", "docs/jobs.md", "docs/errors.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/design.md", "docs/jobs.md", "docs/errors.md", "docs/clusters.md", "CHANGELOG.md"]
+)
 def test_what_a_page_points_to_is_there(page):
     text = (ROOT / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
