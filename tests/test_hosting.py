@@ -80,7 +80,7 @@ def test_a_block_that_comes_too_late_is_turned_away() -> None:
     with pytest.raises(ClusterError, match="not set up for the run"), hosting.place("a"):
         pass
     hosting.end("a")
-    assert not hosting.is_over("a")
+    assert hosting.is_over("a")
 
 
 def test_a_thread_that_first_calls_torch_during_a_run_keeps_the_usual_number() -> None:

@@ -74,7 +74,8 @@ def run_block(ticket: Ticket, first: int, *, block_id: tuple[int, ...]) -> Array
         start = (first + block_id[0]) * program.block
         numbers = range(start, min(start + program.block, len(program.grid)))
         # The tiles of a run that has ended meanwhile are nobody's.
-        tiles = tuple(run_tile(session, program.grid.tile(n)) for n in numbers if not hosting.is_over(ticket.run))
+        over = partial(hosting.is_over, ticket.run) if ticket.hosted else bool
+        tiles = tuple(run_tile(session, program.grid.tile(number)) for number in numbers if not over())
     result = np.empty(1, dtype=object)
     result[0] = BlockRecord(tiles, machine.process_name(), machine.peak())
     return result

@@ -7,11 +7,10 @@ worker of the process, since a process may hold several. What runs are here is p
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tilewise import machine
 from tilewise.errors import ClusterError
@@ -32,26 +31,53 @@ _GUESTS: dict[str, _Guest] = {}
 _CHANGED = threading.Condition()
 _RESTORED = ExitStack()
 _KNOWN = threading.local()
+#: Torch's threads as they were when the first run arrived; 0 where there is none.
+_USUAL = [0]
 
 
 def arrive(run: str, *, slots: int, number: int = 0) -> None:
     """A worker of this process takes part in a run, with up to `slots` tiles at a time, on CUDA device `number`."""
     import torch  # noqa: F401 - what is not loaded cannot be set
-    import zarr
-    from threadpoolctl import threadpool_limits
 
     with _CHANGED:
         if not _GUESTS:
-            # zarr makes its pool of threads once and keeps it: only what it asks for anew each time is set. OpenMP's
-            # threads belong to each thread, and are set within the task.
-            _RESTORED.enter_context(zarr.config.set({"async.concurrency": CONCURRENCY}))
-            _RESTORED.enter_context(threadpool_limits(1, user_api="blas"))
-            _keep_torch_threads()
+            _make_settings()
         guest = _GUESTS.setdefault(run, _Guest())
         guest.workers += 1
         guest.slots += slots
         guest.number = number
         _CHANGED.notify_all()
+
+
+def _make_settings() -> None:
+    """One thread makes the settings and restores them: OpenBLAS is left to the thread that has set it last."""
+    keeper = ThreadPoolExecutor(1, thread_name_prefix="tilewise-settings")
+    _RESTORED.callback(keeper.shutdown)
+    inner = ExitStack()
+    _RESTORED.callback(lambda: keeper.submit(inner.close).result())
+    keeper.submit(_enter_settings, inner).result()
+
+
+def _enter_settings(stack: ExitStack) -> None:
+    import torch
+    import zarr
+    from threadpoolctl import threadpool_limits
+
+    # A tile sets torch to one thread and back. A thread that first calls torch meanwhile would take the one for what
+    # is usual, and keep it: so the usual number is asked of this new thread, and set in it at the end.
+    _USUAL[0] = torch.get_num_threads()
+    stack.callback(_restore_torch_threads)
+    # OpenMP's threads belong to each thread, and are set within the task.
+    stack.enter_context(threadpool_limits(1, user_api="blas"))
+    # zarr makes its pool of threads once and keeps it: only what it asks for anew each time is set.
+    stack.enter_context(zarr.config.set({"async.concurrency": CONCURRENCY}))
+
+
+def _restore_torch_threads() -> None:
+    import torch
+
+    usual, _USUAL[0] = _USUAL[0], 0
+    torch.set_num_threads(usual)
 
 
 def leave(run: str, *, slots: int) -> bool:
@@ -82,15 +108,15 @@ def end(run: str) -> None:
 
 
 def is_host() -> bool:
-    """Whether there is any run in this process."""
+    """Whether any run has, or may have, tiles in work in this process."""
     with _CHANGED:
-        return bool(_GUESTS)
+        return any(guest.slots or guest.working for guest in _GUESTS.values())
 
 
 def is_over(run: str) -> bool:
-    """Whether a run that was here has no worker left, so that its blocks had better stop."""
+    """Whether no worker of this process takes part in a run any more, so that its blocks had better stop."""
     with _CHANGED:
-        return run in _GUESTS and _GUESTS[run].workers == 0
+        return run not in _GUESTS or _GUESTS[run].workers == 0
 
 
 def device_of(run: str, device: str) -> str:
@@ -128,29 +154,6 @@ def place(run: str) -> Iterator[None]:
             _CHANGED.notify_all()
 
 
-#: Torch's threads as they were when the first run arrived; 0 where there is none.
-_USUAL = [0]
-
-
-def _keep_torch_threads() -> None:
-    """Torch's usual number of threads is known from here on, and is what it was when the last run has ended.
-
-    A tile sets torch to one thread and back. A thread that first calls torch meanwhile would take the one for what is
-    usual, and keep it: so the usual number is asked of a new thread, and set in one at the end.
-    """
-    import torch
-
-    _USUAL[0] = _in_a_new_thread(torch.get_num_threads)
-    _RESTORED.callback(_restore_torch_threads)
-
-
-def _restore_torch_threads() -> None:
-    import torch
-
-    usual, _USUAL[0] = _USUAL[0], 0
-    _in_a_new_thread(lambda: torch.set_num_threads(usual))
-
-
 def know_thread() -> None:
     """Give this thread the usual number of torch's threads, if it may be about to call torch for the first time."""
     import torch
@@ -158,11 +161,6 @@ def know_thread() -> None:
     if _USUAL[0] and not hasattr(_KNOWN, "torch"):
         torch.set_num_threads(_USUAL[0])
     _KNOWN.torch = True
-
-
-def _in_a_new_thread(function: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
 
 
 def _is_full(run: str) -> bool:

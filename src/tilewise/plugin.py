@@ -101,4 +101,4 @@ async def take_leave(worker: Any, run: str, threads: int, only: frozenset[str] |
             break
         await asyncio.sleep(0.02)
     hosting.end(run)
-    forget(run)
+    await asyncio.to_thread(forget, run)

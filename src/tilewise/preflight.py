@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 import zarr
 import zarr.storage
 
+from tilewise import hosting
 from tilewise.coordinates import Array
 from tilewise.errors import BudgetError, KernelContractError
 from tilewise.fields import Tile
@@ -29,9 +31,10 @@ def try_kernel(ticket: Ticket) -> None:
     BudgetError
         Its tiles do not fit the memory of the CUDA device.
     """
-    session = open_session(ticket)
-    _check_device(session)
-    _try_one_pixel(session)
+    with hosting.place(ticket.run) if ticket.hosted else nullcontext():
+        session = open_session(ticket)
+        _check_device(session)
+        _try_one_pixel(session)
 
 
 def _check_device(session: Session) -> None:
