@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tilewise.fields import FieldSpec, OutputSpec, result_dtype
@@ -100,3 +103,69 @@ class NoOutputs(Copy, name="test_no_outputs"):
     def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
         signature = super().declare(fields)
         return Signature(signature.fields, signature.core, signature.tile_dims, signature.shared, signature.reads, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits(Copy, name="test_waits"):
+    """Says in a file that a tile has begun, and goes on once there is another one; then takes `seconds`.
+
+    The file `most` tells how many tiles were in work at a time within the process.
+    """
+
+    began: str
+    go: str
+    most: str = ""
+    seconds: float = 0.0
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        with _AT_WORK:
+            Path(self.began).touch()
+            deadline = time.monotonic() + 120
+            while not Path(self.go).exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(self.seconds)
+            if self.most:
+                Path(self.most).write_text(str(_AT_WORK.most))
+        super().compute(state, fields, out, panel=panel)
+
+
+class _AtWork:
+    """How many are within it now, and were at most."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.now -= 1
+
+
+_AT_WORK = _AtWork()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiesAt(Copy, name="test_dies_at"):
+    """Takes its process with it on the tile that holds the value `at`; or on the first tile, once, named in a file."""
+
+    at: float | None = None
+    once: str = ""
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        if fields["x"][0].numel() > 1:  # not where the kernel is tried on one pixel
+            time.sleep(0.5)
+            if self._is_first() if self.once else (fields["x"] == self.at).any():
+                os.kill(os.getpid(), signal.SIGKILL)
+        super().compute(state, fields, out, panel=panel)
+
+    def _is_first(self) -> bool:
+        try:
+            Path(self.once).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True

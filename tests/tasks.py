@@ -30,3 +30,44 @@ def facts() -> tuple[int, int, str]:
 
 def die(first: int, *, block_id: tuple[int, ...]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def settings() -> dict[str, Any]:
+    """What a run may change in a process, as it is now: all of this has to be as it was when the run has ended."""
+    import concurrent.futures
+
+    import torch
+    from threadpoolctl import threadpool_info
+
+    from tilewise import hosting, session
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        usual = pool.submit(torch.get_num_threads).result()
+    return {
+        "zarr": zarr.config.get("async.concurrency"),
+        "zarr threads": zarr.config.get("threading.max_workers"),
+        "blas": {i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"},
+        "torch": (torch.get_num_threads(), usual),
+        "sessions": list(session._SESSIONS),
+        "guests": list(hosting._GUESTS),
+        "environment": dict(os.environ),
+    }
+
+
+def torch_threads() -> int:
+    """As a task of somebody else finds them, in a thread that has done tiles before."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+def guests() -> list[str]:
+    """Runs that are in this process."""
+    from tilewise import hosting
+
+    return list(hosting._GUESTS)
+
+
+def of_runs(dask_scheduler: Any) -> list[str]:
+    """Tasks of runs that the scheduler still knows."""
+    return [str(key) for key in dask_scheduler.tasks if "tilewise-" in str(key)]

@@ -268,3 +268,34 @@ def test_a_signal_stops_a_run_and_its_workers(slow, number, code):
     last = f"Error: stopped by {number.name}; an output that was being written is not complete"
     assert err.splitlines()[-1] == last
     assert not psutil.wait_procs(workers, timeout=60)[1]
+
+
+SWALLOWED = """
+import gc, os, signal, sys, time
+from tilewise.cli import _command
+
+def collect(phase, info):
+    if phase == "start" and not sent:
+        sent.append(phase)
+        os.kill(os.getpid(), {number})
+        for _ in range(10):
+            time.sleep(0.001)  # the handler runs here, and what it raises is lost
+
+@_command
+def wait():
+    gc.callbacks.append(collect)
+    gc.collect()
+    for _ in range(3000):
+        time.sleep(0.01)
+    print("swallowed")
+
+sent = []
+sys.exit(wait(debug=False))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(shell, number, code):
+    script = SWALLOWED.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", script], env=shell.environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr

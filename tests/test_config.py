@@ -287,7 +287,8 @@ WRONG = {
     ),
     "key without a value": (
         JOB + "cluster:\n",
-        "job.yaml:6:1: cluster: not a mapping; got: null; expected: the keys kind, workers, threads. "
+        "job.yaml:6:1: cluster: not a mapping; got: null; expected: the keys kind, workers, threads, "
+        "address, scheduler_file, wait_for, timeout. "
         "To mend it: give it a value, or remove the key.",
     ),
     "dtype": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import xarray as xr
 from dask.base import tokenize
 
+import clusters
 import contract
 import harness
 import stores
@@ -81,7 +83,7 @@ def store_fields(folder: Path, example: contract.Example) -> dict[str, Any]:
     return found
 
 
-def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int]) -> dict[str, Any]:
+def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int], **place: Any) -> dict[str, Any]:
     inputs = {n: str(folder / f"{n}.zarr") for n in example.fields}
     if not (folder / f"{next(iter(inputs))}.zarr").exists():
         store_fields(folder, example)
@@ -92,7 +94,7 @@ def run(folder: Path, example: contract.Example, kind: Any, tile: dict[str, int]
         inputs=inputs,
         output=output,
         tile=tile,
-        cluster=tilewise.Cluster(kind=kind, workers=2),
+        cluster=tilewise.Cluster(kind=kind, workers=2, **place),
     )
     report = tilewise.run(job, overwrite=True)
     return {spec.name: stores.read(report.output, spec.name) for spec in signature.outputs}
@@ -189,6 +191,21 @@ def test_kernels_have_one_token(example: contract.Example) -> None:
         token = tokenize(example.kernel)
         assert token == tokenize(pickle.loads(pickle.dumps(example.kernel)))
         assert len({tokenize(e.kernel) for e in FIRST}) == len(FIRST)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A scheduler with two workers that somebody else has started."""
+    with clusters.cluster(tmp_path_factory.mktemp("cluster"), 2) as file:
+        yield clusters.address(file)
+
+
+@pytest.mark.parametrize("example", FIRST, ids=name)
+def test_workers_of_somebody_else_give_the_same_bits(tmp_path: Path, example: contract.Example, address: str) -> None:
+    tile = tilings(example)[2]
+    threads = run(tmp_path, example, "threads", tile)
+    for n, values in run(tmp_path, example, "address", tile, address=address).items():
+        assert values.tobytes() == threads[n].tobytes()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ("scripts/test", "scripts/demo", "scripts/_env.sh", ".ci/run")
+SCRIPTS = ("scripts/test", "scripts/demo", "scripts/_env.sh", "scripts/slurm_job.sh", ".ci/run")
 
 
 @pytest.mark.parametrize("command", ["ruff check", "ruff format --check", "mypy"])

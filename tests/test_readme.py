@@ -86,6 +86,7 @@ def test_commands_do_the_job_in_yaml(folder):
     "page",
     [
         "README.md",
+        "docs/clusters.md",
         "docs/design.md",
         "docs/jobs.md",
         "docs/errors.md",

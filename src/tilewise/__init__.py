@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from tilewise.cluster import Cluster
     from tilewise.errors import TilewiseError
     from tilewise.fields import Status
-    from tilewise.job import Job, plan, run
+    from tilewise.job import Job
     from tilewise.kernels.base import Footprint, Kernel, Signature
     from tilewise.outcome import Event, Report
     from tilewise.outputs import Output
     from tilewise.packing import Encoding
     from tilewise.planning import Plan
     from tilewise.report import progress
+    from tilewise.runs import plan, run
     from tilewise.sources import Input
 
 _HOMES = {
@@ -37,9 +38,9 @@ _HOMES = {
     "Signature": "kernels",
     "Status": "fields",
     "TilewiseError": "errors",
-    "plan": "job",
+    "plan": "runs",
     "progress": "report",
-    "run": "job",
+    "run": "runs",
 }
 
 __all__ = [

@@ -23,6 +23,8 @@ from tilewise.errors import TilewiseError
 
 FAILED = 1
 SIGINT, SIGTERM = 130, 143
+#: Seconds after which a signal that was swallowed is raised again.
+AGAIN = 0.02
 
 
 def _complete_kernel(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -96,9 +98,39 @@ def _sigterm_raises() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
+        with _not_swallowed():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _not_swallowed() -> Iterator[None]:
+    """A signal that comes while the interpreter collects garbage is raised there, and lost: then raise it again."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    lost: list[BaseException] = []
+    hook = sys.unraisablehook
+
+    def unraisable(event: Any) -> None:
+        if isinstance(event.exc_value, (_Terminated, KeyboardInterrupt)):
+            lost[:] = [event.exc_value]
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            hook(event)
+
+    def again(signum: int, frame: FrameType | None) -> None:
+        raise lost[0].with_traceback(None)
+
+    before = signal.signal(signal.SIGALRM, again)
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
@@ -172,8 +204,8 @@ def run(job: str, overrides: Sequence[str], overwrite: bool, as_json: bool, quie
         from tilewise import report
         from tilewise.cf import to_json
         from tilewise.config import load, placed
-        from tilewise.job import run
         from tilewise.machine import set_allocator
+        from tilewise.runs import run
 
         set_allocator()  # this process is ours, and under threads it is the worker
         with report.logged(quiet=quiet), report.progress(quiet=quiet) as watch, placed(job, overrides):

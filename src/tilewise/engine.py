@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 import dask.array as da
 import numpy as np
 
-from tilewise import machine
+from tilewise import hosting, machine
 from tilewise.coordinates import Array
 from tilewise.errors import TileError
 from tilewise.fields import Tile
@@ -44,7 +45,7 @@ def run_tile(session: Session, tile: Tile) -> TileRecord:
             boxes,
             outputs,
             panel=program.panel,
-            device=program.device,
+            device=session.device,
         )
         misfits = session.flag_misfits(outputs)
         computed = time.perf_counter()
@@ -69,11 +70,14 @@ def _count(status: Array | None) -> dict[int, int]:
 
 def run_block(ticket: Ticket, first: int, *, block_id: tuple[int, ...]) -> Array:
     """Do the tiles of one block; the result is one record, in an array since it is a block of a Dask array."""
-    session = open_session(ticket)
-    program = session.program
-    start = (first + block_id[0]) * program.block
-    numbers = range(start, min(start + program.block, len(program.grid)))
-    tiles = tuple(run_tile(session, program.grid.tile(number)) for number in numbers)
+    with hosting.place(ticket.run) if ticket.hosted else nullcontext():
+        session = open_session(ticket)
+        program = session.program
+        start = (first + block_id[0]) * program.block
+        numbers = range(start, min(start + program.block, len(program.grid)))
+        # The tiles of a run that has ended meanwhile are nobody's.
+        over = partial(hosting.is_over, ticket.run) if ticket.hosted else bool
+        tiles = tuple(run_tile(session, program.grid.tile(number)) for number in numbers if not over())
     result = np.empty(1, dtype=object)
     result[0] = BlockRecord(tiles, machine.process_name(), machine.peak())
     return result

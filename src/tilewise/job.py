@@ -1,37 +1,19 @@
-"""A job, its plan and its run: the Python door."""
+"""A job as a value: kernel, inputs, output and budget, and how it is written down."""
 
 from __future__ import annotations
 
-import logging
-import time
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from tilewise import cf, machine, places
-from tilewise.baseline import baseline, measure_baseline, remember
-from tilewise.cluster import Cluster, Device, Layout, resolve
-from tilewise.coordinates import check_coordinates
-from tilewise.errors import DimensionError, OutputExistsError, ParameterError, StoreAccessError, UnsupportedStoreError
-from tilewise.fields import OutputSpec
+from tilewise import machine, places
+from tilewise.cluster import Cluster, Device
+from tilewise.errors import ParameterError
 from tilewise.folders import Folder
 from tilewise.kernels import Kernel
-from tilewise.kernels.base import checked_signature
-from tilewise.memory import Workload
-from tilewise.outcome import OnProgress, Report, Tally
-from tilewise.outputs import Output, compressors, lay_out
-from tilewise.planning import Plan, make_plan
-from tilewise.replacing import check_output, refuse_overlap
-from tilewise.scratch import describe, spill, without_data
-from tilewise.sources import Input, Source, find
-from tilewise.store import create
-from tilewise.workers import Workers, open_workers
-
-if TYPE_CHECKING:
-    from tilewise.program import Program
-
-log = logging.getLogger("tilewise")
+from tilewise.outputs import Output
+from tilewise.scratch import without_data
+from tilewise.sources import Input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +102,6 @@ def _check_kind(what: str, value: object, kind: type, expected: str) -> None:
     raise ParameterError(what, got=type(value).__name__, expected=expected, do="give one")
 
 
-def _check_job(job: object) -> None:
-    if not isinstance(job, Job):
-        raise ParameterError(
-            "what is to be done is not a job",
-            got=type(job).__name__,
-            expected="a tilewise.Job",
-            do="build one with tilewise.Job(...), or with tilewise.config.load(...) from a job file",
-        )
-
-
 def kernel_dict(kernel: Kernel) -> dict[str, Any]:
     """A kernel as a job file would say it: its name and its parameters."""
     cls = type(kernel)
@@ -153,216 +125,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     return [_jsonable(item) for item in value] if isinstance(value, (tuple, list)) else value
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What is known of a job before it runs: its workers, its inputs and outputs as they are laid out, its plan."""
-
-    layout: Layout
-    work: Workload
-    plan: Plan
-
-
-def survey(job: Job) -> Survey:
-    """Workers, inputs, outputs and plan of a job; no data is read and nothing is written.
-
-    Raises
-    ------
-    TilewiseError
-        The job cannot run; the message says what, got, expected and what to do.
-    """
-    _check_job(job)
-    layout = resolve(job.cluster, job.device)
-    _check_reach(job, layout)
-    sources = {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
-    work = _workload(job, sources)
-    return Survey(layout, work, _plan(job, work, layout, baseline(layout.kind, _remote(job))))
-
-
-def plan(job: Job) -> Plan:
-    """Tile grid, bytes and peak memory of a job; no data is read and nothing is written.
-
-    Raises
-    ------
-    TilewiseError
-        The job cannot run; the message says what, got, expected and what to do.
-    """
-    return survey(job).plan
-
-
-def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
-    """The job once its metadata has been found to fit together."""
-    signature = checked_signature(job.kernel, {name: source.spec for name, source in sources.items()})
-    check_coordinates({name: source.coordinates.values() for name, source in sources.items()})
-    signature = signature.with_output_dtype(job.output.dtype)
-    compressors(job.output.codec)
-    ordered = {name: sources[name] for name in signature.fields}
-    targets = lay_out(job.output, signature.outputs, ordered.values(), signature.tile_dims)
-    _check_names(signature.outputs, ordered.values())
-    return Workload(job.kernel, signature, ordered, targets)
-
-
-def _check_names(outputs: Iterable[OutputSpec], sources: Iterable[Source]) -> None:
-    """Refuse a coordinate that would be written under the name of an output."""
-    names = {spec.name for spec in outputs}
-    for source in sources:
-        for name in {*source.coordinates, *source.spec.dims} & names:
-            raise DimensionError(
-                f"a dimension or coordinate of input {source.spec.name!r} has the name of the output {name!r}",
-                do=f"give it another name, with inputs.{source.spec.name}.dims or in the store",
-            )
-
-
-def _plan(job: Job, work: Workload, layout: Layout, base: int) -> Plan:
-    limit = memory_limit(job, layout)
-    tile = None if isinstance(job.tile, str) else job.tile
-    return make_plan(work, baseline=base, memory_limit=limit, processes=layout.processes, slots=layout.slots, tile=tile)
-
-
-def memory_limit(job: Job, layout: Layout) -> int:
-    """Budget of one worker process, in bytes."""
-    if job.memory_limit is not None:
-        return machine.parse_bytes(job.memory_limit, "memory_limit")
-    return int(machine.available_memory() * machine.DEFAULT_SHARE) // layout.processes
-
-
-def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None) -> Report:
-    """Run a job from its inputs to its output.
-
-    Everything that can be refused is refused before the output is touched: metadata, coordinates, budget, and the
-    kernel itself on one pixel.
-
-    Raises
-    ------
-    OutputExistsError
-        The output exists and `overwrite` is false.
-    TileError
-        A tile failed while running.
-    TilewiseError
-        The job cannot run; nothing has been written.
-    """
-    begin = time.perf_counter()
-    _check_job(job)
-    check_output(job.output, job.inputs.values(), overwrite=overwrite)
-    _check_sidecar(job)
-    layout = resolve(job.cluster, job.device)
-    _check_reach(job, layout)
-    sidecar, remote = job.sidecar_folder, _remote(job)
-    try:
-        sources = _streamable(job, sidecar.child("scratch"))
-        work = _workload(job, sources)
-        base = baseline(layout.kind, remote)
-        first = _plan(job, work, layout, base)
-        with open_workers(layout) as workers:
-            measured = workers.call(measure_baseline, remote)
-            if layout.kind != "threads":  # this process may hold anything else
-                remember(layout.kind, measured, remote)
-            final = _plan(job, work, layout, measured) if measured > base else first.with_baseline(measured)
-            return _stream(_Run(job, work, final, layout, begin, progress), workers)
-    finally:
-        _clean(sidecar)
-
-
-def _check_sidecar(job: Job) -> None:
-    refuse_overlap("sidecar", job.sidecar_folder.place, job.inputs.values())
-    if job.sidecar_folder.is_file():
-        raise OutputExistsError(
-            "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_folder, do="set sidecar"
-        )
-
-
-def _remote(job: Job) -> tuple[str, ...]:
-    """URLs that the job reads from and writes to, one for each way to open them."""
-    stores = [source.store for source in job.inputs.values() if not source.in_memory] + [job.output.store]
-    return tuple({places.opener(store): store for store in stores if places.is_url(store)}.values())
-
-
-def _check_reach(job: Job, layout: Layout) -> None:
-    """Refuse places that other processes cannot see."""
-    stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
-    for store in (*stores, job.output.store, job.sidecar_folder.place):
-        if "memory" in places.protocols(store) and layout.kind != "threads":
-            raise UnsupportedStoreError(
-                "memory:// lies within one process, and the workers are others",
-                got=f"{store}, cluster.kind {layout.kind}",
-                do="set cluster.kind to threads, or choose another place",
-            )
-
-
-def _clean(sidecar: Folder) -> None:
-    """Remove the scratch data of a run, and its sidecar where it was refused before anything else was in it."""
-    try:
-        sidecar.child("scratch").remove()
-        sidecar.remove_if_empty()
-    except StoreAccessError as error:  # what the run itself raises says more
-        log.warning("scratch data may be left in %s: %s", sidecar, error)
-
-
-def _streamable(job: Job, scratch: Folder) -> dict[str, Source]:
-    """Every input as a source of a store; in-memory data is written down first."""
-    sources = {}
-    for name, source in job.inputs.items():
-        if source.in_memory:
-            describe(name, source)
-            with places.reaching(scratch.place):
-                source = spill(name, source, scratch)
-        sources[name] = find(name, source)
-    return sources
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One run: a job that has been planned, and when it began."""
-
-    job: Job
-    work: Workload
-    plan: Plan
-    layout: Layout
-    begin: float
-    progress: OnProgress | None
-
-
-def _stream(this: _Run, workers: Workers) -> Report:
-    """Try the kernel, write the template, do the tiles."""
-    from tilewise.engine import run_program
-    from tilewise.preflight import try_kernel
-    from tilewise.session import forget
-
-    program = _program(this)
-    try:
-        workers.call(try_kernel, program.ticket())
-        _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": this.plan.to_dict()})
-        attrs = cf.provenance(this.job.to_dict(), program.run)
-        create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
-        tally = Tally(this.plan, this.job.output.store, this.begin, this.progress)
-        tally.tell()
-        run_program(program, workers, tally.add)
-    finally:
-        forget(program.run)
-    report = tally.report()
-    _write_sidecar(this.job, {"report": report.to_dict()})
-    return report
-
-
-def _program(this: _Run) -> Program:
-    from tilewise.program import Program
-
-    memory = this.plan.memory
-    return Program(
-        run=uuid.uuid4().hex[:12],
-        kernel=this.job.kernel,
-        signature=this.work.signature,
-        sources=this.work.sources,
-        targets=this.work.targets,
-        grid=this.plan.grid,
-        block=this.plan.block,
-        panel=this.plan.panel,
-        device=this.layout.device,
-        device_bytes=memory.shared + memory.slots * memory.per_slot if this.layout.device == "cuda" else 0,
-    )
-
-
-def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:
-    for name, document in documents.items():
-        job.sidecar_folder.write_text(f"{name}.json", cf.to_json(document) + "\n")

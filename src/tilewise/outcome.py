@@ -35,6 +35,8 @@ class Report:
         Largest resident bytes of each process that did tiles.
     misfits
         Values that a packed output could not hold: written as missing, with status non_finite.
+    warnings
+        What may be wrong with the workers, such as a library of another version.
     """
 
     output: str
@@ -46,6 +48,7 @@ class Report:
     statuses: Mapping[str, int]
     peaks: Mapping[str, int]
     misfits: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def peak(self) -> int:
@@ -104,7 +107,7 @@ class Tally:
             nbytes = int(share * (plan.needed_bytes + plan.write_bytes))
             self._progress(Event(self._done, plan.tiles, time.perf_counter() - self._start, nbytes))
 
-    def report(self) -> Report:
+    def report(self, warnings: tuple[str, ...] = ()) -> Report:
         """The sums of a finished run."""
         return Report(
             output=self._output,
@@ -116,4 +119,5 @@ class Tally:
             statuses={Status(code).meaning: n for code, n in sorted(self._statuses.items())},
             peaks=self._peaks,
             misfits=self._misfits,
+            warnings=warnings,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tilewise.cluster import Ceiling
 from tilewise.errors import BudgetError, DimensionError
 from tilewise.fields import TileGrid, itemsize
 from tilewise.kernels.base import Signature
@@ -123,6 +124,7 @@ def make_plan(
     processes: int,
     slots: int,
     tile: Mapping[str, int] | None = None,
+    ceiling: Ceiling | None = None,
 ) -> Plan:
     """Negotiate the tile between write units, input chunks and budget.
 
@@ -136,11 +138,13 @@ def make_plan(
         Worker processes, and tiles in work at a time within each.
     tile
         Cells by tile dimension; dimensions left out are negotiated.
+    ceiling
+        Of workers that run already: what the least of them can have.
 
     Raises
     ------
     BudgetError
-        Not even the smallest tile fits.
+        Not even the smallest tile fits, or the plan does not fit the workers.
     DimensionError
         A tile that is asked for is not whole write units, or an input is empty.
     """
@@ -154,6 +158,8 @@ def make_plan(
     shape = _negotiate(work, fixed, memory, memory_limit, processes * slots)
     grid = TileGrid(work.signature.tile_dims, work.size, shape)
     needed = memory(shape)
+    if ceiling is not None and needed.peak > ceiling.pause:
+        _refuse_ceiling(grid, needed, ceiling)
     if needed.peak > memory_limit:
         _refuse(grid, needed, memory_limit)
     read, wanted = _read_bytes(work, grid)
@@ -290,13 +296,33 @@ def _block(grid: TileGrid, nbytes: int, slots: int) -> int:
     return max(1, min(by_time, tiles // (slots * TILES_PER_SLOT), 4096))
 
 
-def _refuse(grid: TileGrid, memory: Memory, limit: int) -> None:
-    tile = ", ".join(f"{dim}={n}" for dim, n in zip(grid.dims, grid.tile_shape, strict=True))
-    raise BudgetError(
-        f"a tile of {tile or 'one cell'} does not fit the memory budget",
-        got=f"memory_limit {megabytes(limit)}",
-        expected=f"{megabytes(memory.peak)}: {megabytes(memory.baseline)} to begin with, "
+def _tile_text(grid: TileGrid) -> str:
+    return ", ".join(f"{dim}={n}" for dim, n in zip(grid.dims, grid.tile_shape, strict=True)) or "one cell"
+
+
+def _memory_text(memory: Memory) -> str:
+    return (
+        f"{megabytes(memory.peak)}: {megabytes(memory.baseline)} to begin with, "
         f"{megabytes(memory.shared)} for shared inputs, {memory.slots} x {megabytes(memory.per_slot)} for tiles, "
-        f"{megabytes(memory.allocator)} kept by the allocator",
+        f"{megabytes(memory.allocator)} kept by the allocator"
+    )
+
+
+def _refuse_ceiling(grid: TileGrid, memory: Memory, ceiling: Ceiling) -> None:
+    fewer = "cluster.threads to fewer, " if memory.slots > 1 else ""
+    enough = megabytes(memory.peak * ceiling.limit // ceiling.pause + 1)
+    raise BudgetError(
+        f"a tile of {_tile_text(grid)} does not fit worker {ceiling.worker}",
+        got=f"a memory limit of {megabytes(ceiling.limit)}, and no further task above {megabytes(ceiling.pause)}",
+        expected=_memory_text(memory),
+        do=f"set memory_limit to less, {fewer}or start workers with a memory limit of at least {enough}",
+    )
+
+
+def _refuse(grid: TileGrid, memory: Memory, limit: int) -> None:
+    raise BudgetError(
+        f"a tile of {_tile_text(grid)} does not fit the memory budget",
+        got=f"memory_limit {megabytes(limit)}",
+        expected=_memory_text(memory),
         do=f"set memory_limit to at least {megabytes(memory.peak)}, or make output.chunks (and output.shards) smaller",
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 import zarr
 import zarr.storage
 
+from tilewise import hosting
 from tilewise.coordinates import Array
 from tilewise.errors import BudgetError, KernelContractError
 from tilewise.fields import Tile
 from tilewise.linalg.layout import one_thread
 from tilewise.memory import megabytes
-from tilewise.program import Program, Ticket
+from tilewise.program import Ticket
 from tilewise.session import Session, compute_tile, open_session
 from tilewise.store import read_box, write_box
 
@@ -30,15 +31,17 @@ def try_kernel(ticket: Ticket) -> None:
     BudgetError
         Its tiles do not fit the memory of the CUDA device.
     """
-    session = open_session(ticket)
-    _check_device(session.program)
-    _try_one_pixel(session)
+    with hosting.place(ticket.run) if ticket.hosted else nullcontext():
+        session = open_session(ticket)
+        _check_device(session)
+        _try_one_pixel(session)
 
 
-def _check_device(program: Program) -> None:
+def _check_device(session: Session) -> None:
+    program = session.program
     if program.device == "cpu":
         return
-    free, total = torch.cuda.mem_get_info()
+    free, total = torch.cuda.mem_get_info(session.device)
     if program.device_bytes > free:
         raise BudgetError(
             "a tile does not fit the memory of the CUDA device",
@@ -70,7 +73,7 @@ def _try_one_pixel(session: Session) -> None:
     signature = program.signature
     tile = Tile(0, program.grid.dims, (0,) * len(program.grid.dims), (1,) * len(program.grid.dims))
     boxes = session.read(tile)
-    runs = [_trial(program, session.state, boxes, tile, filling) for filling in (0, 1)]
+    runs = [_trial(session, boxes, tile, filling) for filling in (0, 1)]
     for spec in signature.outputs:
         kept = (runs[0][spec.name] == 0) & (runs[1][spec.name] == 1)
         if kept.any():
@@ -82,14 +85,17 @@ def _try_one_pixel(session: Session) -> None:
             )
 
 
-def _trial(program: Program, state: Any, boxes: Mapping[str, Array], tile: Tile, filling: int) -> dict[str, Array]:
+def _trial(session: Session, boxes: Mapping[str, Array], tile: Tile, filling: int) -> dict[str, Array]:
+    program = session.program
     signature = program.signature
     outputs = {
         spec.name: np.full([tile.sizes.get(d, n) for d, n in spec.sizes.items()], filling, dtype=spec.dtype)
         for spec in signature.outputs
     }
     try:
-        compute_tile(program.kernel, signature, state, boxes, outputs, panel=program.panel, device=program.device)
+        compute_tile(
+            program.kernel, signature, session.state, boxes, outputs, panel=program.panel, device=session.device
+        )
     except (KeyError, RuntimeError, IndexError, TypeError, AttributeError) as error:
         raise KernelContractError(
             f"kernel {program.kernel.name!r} fails on the first pixel: {type(error).__name__}",

@@ -28,10 +28,12 @@ class Program:
     device: str = "cpu"
     #: Bytes that one process needs on its device, 0 where the device is the host.
     device_bytes: int = 0
+    #: Whether processes take part in the run by arriving at it (`hosting.py`), and turn away blocks that come too late.
+    hosted: bool = False
 
     def ticket(self) -> Ticket:
         """The program as a task carries it: pickled once, kernels of the user's script by value."""
-        return Ticket(self.run, cloudpickle.dumps(self))
+        return Ticket(self.run, cloudpickle.dumps(self), self.hosted)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Ticket:
 
     run: str
     payload: bytes
+    hosted: bool = False
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def logged(*, quiet: bool = False) -> Iterator[None]:
 # --- plans and runs
 
 
-def describe(job: Job) -> dict[str, Any]:
+def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
     """A job and its plan as JSON data: what `tilewise plan --json` prints. No data is read, nothing is written.
 
     Returns
@@ -205,9 +205,10 @@ def describe(job: Job) -> dict[str, Any]:
     TilewiseError
         As `plan` does.
     """
-    from tilewise.job import kernel_dict, survey
+    from tilewise.job import kernel_dict
+    from tilewise.runs import survey
 
-    found = survey(job)
+    found = survey(job, client=client)
     inputs = {
         name: {
             "store": source.arrays[0].store if source.arrays else None,
@@ -327,6 +328,7 @@ def run_text(report: Report) -> str:
         *([("pixels", pixels)] if pixels else []),
         *([("misfits", _misfits_text(report.misfits))] if report.misfits else []),
         ("peak", f"{format_bytes(report.peak)} of {format_bytes(plan.memory.peak)} predicted, in one process"),
+        *(("warning", text) for text in report.warnings),
     ]
     return _table(rows)
 

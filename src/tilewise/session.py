@@ -10,12 +10,13 @@ import math
 import pickle
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
-from tilewise import places
+from tilewise import hosting, places
 from tilewise.coordinates import Array, close
 from tilewise.fields import FieldSpec, Status, Tile
 from tilewise.kernels.base import Kernel, Signature
@@ -31,6 +32,7 @@ class Session:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.device = hosting.device_of(program.run, program.device)
         self.inputs = {n: [ref.open() for ref in s.arrays] for n, s in program.sources.items()}
         self._outputs: dict[str, Any] = {}
         self._slot = threading.local()
@@ -43,9 +45,9 @@ class Session:
             spec = program.signature.fields[name]
             box = np.empty(spec.shape, dtype=program.signature.reads[name])
             self._read(name, tuple(slice(0, n) for n in spec.shape), box)
-            tensor = torch.from_numpy(box).to(program.device)
+            tensor = torch.from_numpy(box).to(self.device)
             tensors[name] = arrange(tensor, spec.dims, program.signature.core[name], ())
-        with torch.inference_mode(), one_thread():
+        with torch.inference_mode(), one_thread(), _on(self.device):
             return program.kernel.prepare(tensors)
 
     def close(self) -> None:
@@ -143,6 +145,11 @@ def forget(run: str) -> None:
         session.close()
 
 
+def _on(device: str) -> AbstractContextManager[None]:
+    """The device as torch's current one in this thread, for kernels that name it without a number."""
+    return nullcontext() if device == "cpu" else torch.cuda.device(device)
+
+
 def compute_tile(
     kernel: Kernel,
     signature: Signature,
@@ -163,7 +170,7 @@ def compute_tile(
         Outputs by name, with the dims that the signature gives them; every cell is overwritten.
     """
     specs = {out.name: out for out in signature.outputs}
-    with torch.inference_mode(), one_thread():
+    with torch.inference_mode(), one_thread(), _on(device):
         fields = {
             name: arrange(
                 torch.from_numpy(box).to(device), signature.fields[name].dims, signature.core[name], signature.tile_dims

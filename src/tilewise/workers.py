@@ -1,13 +1,12 @@
-"""Workers that run windows of blocks, and their set-up.
+"""Workers that run windows of blocks: the interface, and the pools of this machine.
 
-Three kinds, one interface: Dask's threaded scheduler, a spawn pool through Dask's processes scheduler, and a
-distributed LocalCluster. Workers that are started here never import the user's script, so that a plain script
-without a `__main__` guard works.
+Dask's threaded scheduler, and a spawn pool through Dask's processes scheduler; those of dask.distributed are in
+`clients.py`. Workers that are started here never import the user's script, so that a plain script without a
+`__main__` guard works.
 """
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -16,14 +15,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
-from tilewise import machine
+from tilewise import hosting, machine
 from tilewise.cluster import Layout
 from tilewise.errors import ClusterError
-from tilewise.memory import CONCURRENCY
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -31,28 +29,27 @@ if TYPE_CHECKING:
 OnResult = Callable[[Any], None]
 
 
-def set_up_process(number: int = 0, device: str = "cpu") -> None:
-    """Set up a worker process that is ours: allocator, zarr's concurrency, one thread for BLAS, its own GPU."""
-    machine.set_allocator()
-    import torch
-    import zarr
-
-    zarr.config.set({"async.concurrency": CONCURRENCY, "threading.max_workers": CONCURRENCY})
-    torch.set_num_threads(1)
-    if device == "cuda":
-        torch.cuda.set_device(number % torch.cuda.device_count())
-
-
-def _set_up_pool_process(counter: Any, device: str) -> None:
+def _set_up_pool_process(counter: Any, device: str, run: str) -> None:
     with counter.get_lock():
         number = counter.value
         counter.value += 1
     machine.die_with_parent()
-    set_up_process(number, device)
+    hosting.settle()
+    hosting.arrive(run, slots=1, number=number % _cuda_count() if device == "cuda" else 0)
+
+
+def _cuda_count() -> int:
+    import torch
+
+    return max(1, int(torch.cuda.device_count()))
 
 
 class Workers(ABC):
     """Workers that run blocks."""
+
+    def everywhere(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
+        """Results of one call on every worker that somebody else has started, by address."""
+        return {}
 
     @abstractmethod
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -74,7 +71,7 @@ class _PoolWorkers(Workers):
         try:
             return self._pool.submit(function, *args).result()
         except BrokenProcessPool as error:
-            raise _lost(error) from error
+            raise lost(error) from error
 
     def stream(self, windows: Iterable[da.Array], on_result: OnResult) -> None:
         from dask.callbacks import Callback
@@ -87,10 +84,11 @@ class _PoolWorkers(Workers):
                 with Callback(posttask=finished):
                     self._get(window.__dask_graph__(), window.__dask_keys__(), pool=self._pool)
             except BrokenProcessPool as error:
-                raise _lost(error) from error
+                raise lost(error) from error
 
 
-def _lost(error: BaseException) -> ClusterError:
+def lost(error: object) -> ClusterError:
+    """What to say of a worker that died while it was at work."""
     return ClusterError(
         "a worker process died",
         got=error,
@@ -98,70 +96,22 @@ def _lost(error: BaseException) -> ClusterError:
     )
 
 
-class _DistributedWorkers(Workers):
-    """A distributed client: the next window is submitted while the last one is still at work."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return self._client.submit(function, *args, pure=False).result()
-
-    def stream(self, windows: Iterable[da.Array], on_result: OnResult) -> None:
-        from distributed import KilledWorker, as_completed, futures_of
-
-        source = iter(windows)
-        running = as_completed([], loop=self._client.loop)
-        left = self._submit(source, running, futures_of)
-        more = left > 0
-        for future in running:
-            try:
-                result = future.result()
-            except KilledWorker as error:
-                raise _lost(error) from error
-            on_result(result[0])
-            left -= 1
-            future.release()
-            if more and left <= self._slots():
-                added = self._submit(source, running, futures_of)
-                more, left = added > 0, left + added
-
-    def _slots(self) -> int:
-        return 2 * int(sum(self._client.nthreads().values()))
-
-    def _submit(self, source: Iterator[da.Array], running: Any, futures_of: Callable[[Any], list[Any]]) -> int:
-        window = next(source, None)
-        if window is None:
-            return 0
-        futures = futures_of(self._client.persist(window))
-        running.update(futures)
-        return len(futures)
-
-
 @contextmanager
-def open_workers(layout: Layout) -> Iterator[Workers]:
-    """Workers of a layout, set up; closed, and every setting of this process restored, at the end."""
-    opener = {"threads": _open_threads, "processes": _open_processes, "local": _open_local}[layout.kind]
-    with opener(layout) as workers:
-        yield workers
-
-
-@contextmanager
-def _open_threads(layout: Layout) -> Iterator[Workers]:
+def open_threads(layout: Layout, run: str) -> Iterator[Workers]:
+    """Threads of this process, whose settings are restored at the end."""
     import dask.threaded
-    import zarr
-    from threadpoolctl import threadpool_limits
 
     pool = ThreadPoolExecutor(layout.slots, thread_name_prefix="tilewise")
     try:
-        with zarr.config.set({"async.concurrency": CONCURRENCY}), threadpool_limits(1):
+        with hosting.hosted(run, slots=layout.slots):
             yield _PoolWorkers(pool, dask.threaded.get)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def _open_processes(layout: Layout) -> Iterator[Workers]:
+def open_processes(layout: Layout, run: str) -> Iterator[Workers]:
+    """A pool of spawned processes, closed at the end."""
     import dask.multiprocessing
 
     def get(dsk: Any, keys: Any, pool: Executor) -> Any:
@@ -172,10 +122,10 @@ def _open_processes(layout: Layout) -> Iterator[Workers]:
         layout.processes,
         mp_context=context,
         initializer=_set_up_pool_process,
-        initargs=(context.Value("i", 0), layout.device),
+        initargs=(context.Value("i", 0), layout.device, run),
     )
     try:
-        with hidden_main(), _deaf_to_sigint(), _environment(_WORKER_ENVIRONMENT):
+        with hidden_main(), deaf_to_sigint(), environment(WORKER_ENVIRONMENT):
             # A process starts when a task finds no idle one: as many tasks at once start them all while hidden.
             started = [pool.submit(os.getpid) for _ in range(layout.processes)]
             for future in started:
@@ -194,40 +144,12 @@ def _started(result: Callable[[], Any]) -> None:
         ) from error
 
 
-@contextmanager
-def _open_local(layout: Layout) -> Iterator[Workers]:
-    import dask.config
-    from distributed import Client, LocalCluster
-
-    off = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
-    environ = {**_WORKER_ENVIRONMENT, "MALLOC_TRIM_THRESHOLD_": str(machine.TRIM_THRESHOLD)}
-    spawn = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in environ.items()}
-    with ExitStack() as stack:
-        # The nanny writes these into its own process, which is this one, and leaves them there.
-        stack.enter_context(_environment(environ, also=("PYTHONHASHSEED", "__DASK_PARENT_PID")))
-        stack.enter_context(dask.config.set({**off, **spawn}))
-        with hidden_main(), _deaf_to_sigint():
-            cluster = stack.enter_context(
-                LocalCluster(
-                    n_workers=layout.processes,
-                    threads_per_worker=layout.slots,
-                    processes=True,
-                    memory_limit=None,
-                    dashboard_address=":0",
-                    silence_logs=logging.ERROR,
-                )
-            )
-            client = stack.enter_context(Client(cluster, set_as_default=False))
-            for number, address in enumerate(sorted(client.scheduler_info(n_workers=-1)["workers"])):
-                client.run(set_up_process, number, layout.device, workers=[address])
-        yield _DistributedWorkers(client)
-
-
-_WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+#: Of processes that are started here: one thread each for the libraries that read it when they are loaded.
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @contextmanager
-def _deaf_to_sigint() -> Iterator[None]:
+def deaf_to_sigint() -> Iterator[None]:
     """Processes that are started meanwhile inherit a blocked SIGINT.
 
     A terminal sends Ctrl-C to all of them: the one that runs the job closes the others, which have nothing to say.
@@ -244,7 +166,7 @@ def _deaf_to_sigint() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str], also: Sequence[str] = ()) -> Iterator[None]:
+def environment(values: Mapping[str, str], also: Sequence[str] = ()) -> Iterator[None]:
     """Environment with these values; they, and the names in `also`, are afterwards what they were."""
     before = {key: os.environ.get(key) for key in (*values, *also)}
     os.environ.update(values)

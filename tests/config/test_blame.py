@@ -12,7 +12,7 @@ import stores
 from tilewise import config, errors
 from tilewise.config.blame import blamed_key
 from tilewise.errors import TilewiseError
-from tilewise.job import plan, run
+from tilewise.runs import plan, run
 
 JOB = """\
 kernel:

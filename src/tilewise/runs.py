@@ -1,0 +1,309 @@
+"""The plan and the run of a job: the Python door."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewise import cf, machine, places
+from tilewise.baseline import baseline, measure_baseline, remember
+from tilewise.clients import Site, reach
+from tilewise.cluster import Layout
+from tilewise.coordinates import check_coordinates
+from tilewise.errors import DimensionError, OutputExistsError, ParameterError, StoreAccessError, UnsupportedStoreError
+from tilewise.fields import OutputSpec
+from tilewise.folders import Folder
+from tilewise.inspection import refuse_unseen, unseen_inputs, unseen_output
+from tilewise.job import Job
+from tilewise.kernels.base import checked_signature
+from tilewise.memory import Workload
+from tilewise.outcome import OnProgress, Report, Tally
+from tilewise.outputs import compressors, lay_out
+from tilewise.planning import Plan, make_plan
+from tilewise.replacing import check_output, refuse_overlap
+from tilewise.scratch import describe, spill
+from tilewise.sources import Source, find
+from tilewise.store import create
+from tilewise.workers import Workers
+
+if TYPE_CHECKING:
+    from tilewise.program import Program
+
+log = logging.getLogger("tilewise")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of a job before it runs: its workers, its inputs and outputs as they are laid out, its plan."""
+
+    layout: Layout
+    work: Workload
+    plan: Plan
+
+
+def survey(job: Job, *, client: Any = None) -> Survey:
+    """Workers, inputs, outputs and plan of a job; no data is read and nothing is written.
+
+    `client` is a distributed Client whose workers are to be used, as in `run`.
+
+    Raises
+    ------
+    TilewiseError
+        The job cannot run; the message says what, got, expected and what to do.
+    """
+    _check_job(job)
+    work = _workload(job, _described(job))
+    with reach(job.cluster, job.device, client, _remote(job)) as site:
+        _check_reach(job, site.layout)
+        return Survey(site.layout, work, _plan(job, work, site.layout, _baseline(job, site.layout)))
+
+
+def plan(job: Job, *, client: Any = None) -> Plan:
+    """Tile grid, bytes and peak memory of a job; no data is read and nothing is written.
+
+    `client` is a distributed Client whose workers are to be used, as in `run`: it is asked for them.
+
+    Raises
+    ------
+    TilewiseError
+        The job cannot run; the message says what, got, expected and what to do.
+    """
+    return survey(job, client=client).plan
+
+
+def _check_job(job: object) -> None:
+    if not isinstance(job, Job):
+        raise ParameterError(
+            "what is to be done is not a job",
+            got=type(job).__name__,
+            expected="a tilewise.Job",
+            do="build one with tilewise.Job(...), or with tilewise.config.load(...) from a job file",
+        )
+
+
+def _described(job: Job) -> dict[str, Source]:
+    """Every input by its metadata; what is in memory as it would be written down."""
+    return {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
+
+
+def _baseline(job: Job, layout: Layout) -> int:
+    return baseline(layout.kind, _remote(job)) if layout.baseline is None else layout.baseline
+
+
+def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
+    """The job once its metadata has been found to fit together."""
+    signature = checked_signature(job.kernel, {name: source.spec for name, source in sources.items()})
+    check_coordinates({name: source.coordinates.values() for name, source in sources.items()})
+    signature = signature.with_output_dtype(job.output.dtype)
+    compressors(job.output.codec)
+    ordered = {name: sources[name] for name in signature.fields}
+    targets = lay_out(job.output, signature.outputs, ordered.values(), signature.tile_dims)
+    _check_names(signature.outputs, ordered.values())
+    return Workload(job.kernel, signature, ordered, targets)
+
+
+def _check_names(outputs: Iterable[OutputSpec], sources: Iterable[Source]) -> None:
+    """Refuse a coordinate that would be written under the name of an output."""
+    names = {spec.name for spec in outputs}
+    for source in sources:
+        for name in {*source.coordinates, *source.spec.dims} & names:
+            raise DimensionError(
+                f"a dimension or coordinate of input {source.spec.name!r} has the name of the output {name!r}",
+                do=f"give it another name, with inputs.{source.spec.name}.dims or in the store",
+            )
+
+
+def _plan(job: Job, work: Workload, layout: Layout, base: int) -> Plan:
+    limit = memory_limit(job, layout)
+    tile = None if isinstance(job.tile, str) else job.tile
+    return make_plan(
+        work,
+        baseline=base,
+        memory_limit=limit,
+        processes=layout.processes,
+        slots=layout.slots,
+        tile=tile,
+        ceiling=layout.ceiling,
+    )
+
+
+def memory_limit(job: Job, layout: Layout) -> int:
+    """Budget of one worker process, in bytes."""
+    if job.memory_limit is not None:
+        return machine.parse_bytes(job.memory_limit, "memory_limit")
+    if layout.room is not None:
+        return layout.room
+    return int(machine.available_memory() * machine.DEFAULT_SHARE) // layout.processes
+
+
+def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None, client: Any = None) -> Report:
+    """Run a job from its inputs to its output.
+
+    Everything that can be refused is refused before the output is touched: metadata, coordinates, budget, and the
+    kernel itself on one pixel.
+
+    Parameters
+    ----------
+    overwrite
+        Replace an output that exists.
+    progress
+        Called with an `Event` now and then.
+    client
+        A distributed Client whose workers are to be used; it is never closed. Where `job.cluster.kind` is "auto",
+        the client that dask.compute would use is found by itself.
+
+    Raises
+    ------
+    ClusterError
+        Workers could not be reached, cannot do the job, or were lost.
+    OutputExistsError
+        The output exists and `overwrite` is false.
+    TileError
+        A tile failed while running.
+    TilewiseError
+        The job cannot run; nothing has been written.
+    """
+    begin = time.perf_counter()
+    _check_job(job)
+    check_output(job.output, job.inputs.values(), overwrite=overwrite)
+    _check_sidecar(job)
+    work = _workload(job, _described(job))
+    name = uuid.uuid4().hex[:12]
+    try:
+        with reach(job.cluster, job.device, client, _remote(job)) as site:
+            _check_reach(job, site.layout)
+            if any(source.in_memory for source in job.inputs.values()):
+                work = _workload(job, _streamable(job, job.sidecar_folder.child("scratch")))
+            first = _plan(job, work, site.layout, _baseline(job, site.layout))
+            with site.open(name) as workers:
+                final = _replanned(job, work, site.layout, first, workers)
+                return _stream(_Run(name, job, work, final, site, begin, progress), workers)
+    finally:
+        _clean(job.sidecar_folder)
+
+
+def _replanned(job: Job, work: Workload, layout: Layout, first: Plan, workers: Workers) -> Plan:
+    """The plan on the baseline of workers that have just been started; others have been measured already."""
+    if layout.baseline is not None:
+        return first
+    remote = _remote(job)
+    measured: int = workers.call(measure_baseline, remote)
+    if layout.kind != "threads":  # this process may hold anything else
+        remember(layout.kind, measured, remote)
+    if measured > first.memory.baseline:
+        return _plan(job, work, layout, measured)
+    return first.with_baseline(measured)
+
+
+def _check_sidecar(job: Job) -> None:
+    refuse_overlap("sidecar", job.sidecar_folder.place, job.inputs.values())
+    if job.sidecar_folder.is_file():
+        raise OutputExistsError(
+            "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_folder, do="set sidecar"
+        )
+
+
+def _remote(job: Job) -> tuple[str, ...]:
+    """URLs that the job reads from and writes to, one for each way to open them."""
+    stores = [source.store for source in job.inputs.values() if not source.in_memory] + [job.output.store]
+    return tuple({places.opener(store): store for store in stores if places.is_url(store)}.values())
+
+
+def _check_reach(job: Job, layout: Layout) -> None:
+    """Refuse places that other processes cannot see."""
+    stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
+    for store in (*stores, job.output.store, job.sidecar_folder.place):
+        if "memory" in places.protocols(store) and layout.kind != "threads":
+            raise UnsupportedStoreError(
+                "memory:// lies within one process, and the workers are others",
+                got=f"{store}, cluster.kind {layout.kind}",
+                do="set cluster.kind to threads, or choose another place",
+            )
+
+
+def _clean(sidecar: Folder) -> None:
+    """Remove the scratch data of a run, and its sidecar where it was refused before anything else was in it."""
+    try:
+        sidecar.child("scratch").remove()
+        sidecar.remove_if_empty()
+    except StoreAccessError as error:  # what the run itself raises says more
+        log.warning("scratch data may be left in %s: %s", sidecar, error)
+
+
+def _streamable(job: Job, scratch: Folder) -> dict[str, Source]:
+    """Every input as a source of a store; in-memory data is written down first."""
+    sources = {}
+    for name, source in job.inputs.items():
+        if source.in_memory:
+            describe(name, source)
+            with places.reaching(scratch.place):
+                source = spill(name, source, scratch)
+        sources[name] = find(name, source)
+    return sources
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run: a job that has been planned, and when it began."""
+
+    name: str
+    job: Job
+    work: Workload
+    plan: Plan
+    site: Site
+    begin: float
+    progress: OnProgress | None
+
+
+def _stream(this: _Run, workers: Workers) -> Report:
+    """Try the kernel, write the template, do the tiles."""
+    from tilewise.engine import run_program
+    from tilewise.preflight import try_kernel
+    from tilewise.session import forget
+
+    program = _program(this)
+    try:
+        arrays = [array for source in this.work.sources.values() for array in source.arrays]
+        refuse_unseen("the input", workers.everywhere(unseen_inputs, arrays))
+        workers.call(try_kernel, program.ticket())
+        _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": this.plan.to_dict()})
+        attrs = cf.provenance(this.job.to_dict(), program.run)
+        create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
+        store = this.work.targets[0].array.store
+        refuse_unseen("the output", workers.everywhere(unseen_output, store, program.run))
+        tally = Tally(this.plan, this.job.output.store, this.begin, this.progress)
+        tally.tell()
+        run_program(program, workers, tally.add)
+    finally:
+        forget(program.run)
+    report = tally.report(this.site.warnings)
+    _write_sidecar(this.job, {"report": report.to_dict()})
+    return report
+
+
+def _program(this: _Run) -> Program:
+    from tilewise.program import Program
+
+    memory, layout = this.plan.memory, this.site.layout
+    return Program(
+        run=this.name,
+        kernel=this.job.kernel,
+        signature=this.work.signature,
+        sources=this.work.sources,
+        targets=this.work.targets,
+        grid=this.plan.grid,
+        block=this.plan.block,
+        panel=this.plan.panel,
+        device=layout.device,
+        hosted=True,
+        device_bytes=memory.shared + memory.slots * memory.per_slot if layout.device == "cuda" else 0,
+    )
+
+
+def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:
+    for name, document in documents.items():
+        job.sidecar_folder.write_text(f"{name}.json", cf.to_json(document) + "\n")
