@@ -44,3 +44,13 @@ def examples() -> list[Example]:
         spec.loader.exec_module(module)
         found.extend(getattr(module, "EXAMPLES", ()))
     return found
+
+
+def agree(n: str, one: Any, other: Any, bound: Any) -> None:
+    """Equal bit for bit where the bound is 0, else within it; NaN stands where NaN stands."""
+    if np.ndim(bound) == 0 and bound == 0:
+        assert one.tobytes() == other.tobytes(), n
+        return
+    np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        assert (np.isnan(one) | (one == other) | (np.abs(one - other) <= bound)).all(), n

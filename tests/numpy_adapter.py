@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from harness import evaluate
-from tilewise.kernels.norm import Norm
+import tilewise
 
 
 def norm(x: np.ndarray[Any, Any], ord: float, axis: int | tuple[int], keepdims: bool) -> Any:
@@ -17,5 +16,5 @@ def norm(x: np.ndarray[Any, Any], ord: float, axis: int | tuple[int], keepdims: 
         return np.linalg.norm(x, ord, axis, keepdims)
     (axis,) = normalize_axis_tuple(axis, x.ndim)
     dims = [f"axis{i}" for i in range(x.ndim)]
-    got = evaluate(Norm(dim=dims[axis], ord=ord), {"x": (dims, x)})["norm"]
+    got = tilewise.Norm(dim=dims[axis], ord=ord)(tilewise.Input(store=x, dims=dims)).values
     return np.expand_dims(got, axis) if keepdims else got[()]

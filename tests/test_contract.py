@@ -120,17 +120,7 @@ def test_tiles_do_not_matter(tmp_path: Path, example: contract.Example) -> None:
     whole = harness.evaluate(example.kernel, example.fields)
     for result in [*results, whole]:
         for n, values in result.items():
-            agree(n, values, results[0][n], example.bound(n, results[0]))
-
-
-def agree(n: str, one: Any, other: Any, bound: Any) -> None:
-    """Equal bit for bit where the bound is 0, else within it; NaN stands where NaN stands."""
-    if np.ndim(bound) == 0 and bound == 0:
-        assert one.tobytes() == other.tobytes(), n
-        return
-    np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
-    with np.errstate(invalid="ignore"):
-        assert (np.isnan(one) | (one == other) | (np.abs(one - other) <= bound)).all(), n
+            contract.agree(n, values, results[0][n], example.bound(n, results[0]))
 
 
 @pytest.mark.parametrize("example", FIRST, ids=name)
@@ -162,8 +152,8 @@ def test_the_lazy_door_agrees_with_the_others(tmp_path: Path, example: contract.
         found = lazily(example, chunks).compute(scheduler="threads")
         for n, values in whole.items():
             bound = example.bound(n, whole)
-            agree(n, found[n].values, values, bound)
-            agree(n, found[n].values, streamed[n], bound)
+            contract.agree(n, found[n].values, values, bound)
+            contract.agree(n, found[n].values, streamed[n], bound)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)

@@ -12,7 +12,7 @@ import zarr.storage
 
 from tilewise import hosting
 from tilewise.coordinates import Array
-from tilewise.errors import BudgetError, KernelContractError
+from tilewise.errors import BudgetError, KernelContractError, TilewiseError
 from tilewise.fields import Tile
 from tilewise.linalg.layout import one_thread
 from tilewise.memory import megabytes
@@ -96,7 +96,9 @@ def _trial(session: Session, boxes: Mapping[str, Array], tile: Tile, filling: in
         compute_tile(
             program.kernel, signature, session.state, boxes, outputs, panel=program.panel, device=session.device
         )
-    except (KeyError, RuntimeError, IndexError, TypeError, AttributeError) as error:
+    except TilewiseError:
+        raise
+    except Exception as error:
         raise KernelContractError(
             f"kernel {program.kernel.name!r} fails on the first pixel: {type(error).__name__}",
             got=error,

@@ -279,6 +279,8 @@ def _coordinates(store: str, members: Members, variable: Variable, source: Input
         member = _readable(store, members, key)
         if member is None or member.dims is None or not set(member.dims) <= set(renamed):
             continue
+        if key in own_names and not member.is_index:
+            continue  # a field that is named like a dimension, perhaps this one: no label
         expected = tuple(sizes[d] for d in member.dims)
         if member.shape != expected:
             raise CoordinateError(
