@@ -20,6 +20,10 @@ _CHUNK = "16 MiB"
 CACHE_BYTES = 64 << 20
 
 
+#: What the engines of xarray raise for files that they cannot take: NotImplementedError is a RuntimeError.
+_REFUSED = (OSError, EOFError, ValueError, TypeError, LookupError, ImportError, RuntimeError, AttributeError)
+
+
 def open_group(store: str, group: str = "") -> xr.Dataset:
     """The variables of a file, or of a group in it, undecoded and unread.
 
@@ -30,7 +34,7 @@ def open_group(store: str, group: str = "") -> xr.Dataset:
     """
     try:
         return xr.open_dataset(store, group=group or None, decode_cf=False, chunks=None, cache=False)
-    except (OSError, ValueError, TypeError, KeyError, ImportError, NotImplementedError, AttributeError) as error:
+    except _REFUSED as error:
         raise UnsupportedStoreError(
             f"{store} is no Zarr store, and xarray cannot open {f'group {group!r} of it' if group else 'it'} either",
             got=f"{type(error).__name__}: {error}".splitlines()[0],
