@@ -36,6 +36,14 @@ cluster: {kind: threads, workers: 2}
 """
 
 
+#: Starts a command that hears SIGINT: what is started in the background of a shell inherits that it is ignored.
+HEARS_SIGINT = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+)
+
+
 @dataclass(frozen=True)
 class Shell:
     """A folder with a store and a job file, in which commands are run."""
@@ -49,7 +57,7 @@ class Shell:
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        command = [sys.executable, "-m", "tilewise.cli", *arguments]
+        command = [*HEARS_SIGINT, sys.executable, "-m", "tilewise.cli", *arguments]
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, text=True, **pipes)  # type: ignore[call-overload]
 
     def __call__(self, *arguments: str, **options: object) -> tuple[int, str, str]:
@@ -297,5 +305,6 @@ sys.exit(wait(debug=False))
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(shell, number, code):
     script = SWALLOWED.format(number=int(number))
-    done = subprocess.run([sys.executable, "-c", script], env=shell.environment, capture_output=True, text=True)
+    command = [*HEARS_SIGINT, sys.executable, "-c", script]
+    done = subprocess.run(command, env=shell.environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
