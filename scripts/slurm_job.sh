@@ -102,8 +102,9 @@ launch "$workers" dask worker --scheduler-file "$file" --nthreads 1 --no-dashboa
     --death-timeout 600 --local-directory "${TMPDIR:-/tmp}" "${interface[@]}"
 
 # In the background, so that a signal is passed on to it at once.
-tilewise run "$job" --set cluster.kind=scheduler-file --set "cluster.scheduler_file=$file" \
-    --set "cluster.wait_for=$workers" --set "cluster.timeout=${TIMEOUT:-10 min}" "$@" &
+# What the job file says of its cluster is replaced whole.
+cluster="{kind: scheduler-file, scheduler_file: \"$file\", wait_for: $workers, timeout: \"${TIMEOUT:-10 min}\"}"
+tilewise run "$job" --set "cluster=$cluster" "$@" &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null || true' TERM
 trap 'kill -INT "$run" 2>/dev/null || true' INT

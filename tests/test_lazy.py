@@ -178,7 +178,7 @@ def test_coordinates_survive_and_attributes_do_not():
     assert set(fit.solution.coords) == set(fit.coords)
     assert set(fit.status.coords) == set(fit.coords) - {"parameter"}
     assert list(fit.parameter.values) == ["mean", "trend"]
-    assert fit.solution.attrs == {"long_name": "solution of A x = b"}
+    assert fit.solution.attrs == {"long_name": "solution of A x = b", "grid_mapping": "spatial_ref"}
     assert fit.status.attrs["flag_values"][:2] == [0, 1]
     assert fit.attrs == {}
     assert set(fit.indexes) == {"y", "x", "parameter"}
@@ -295,7 +295,7 @@ def test_outputs_computed_together_run_the_kernel_once_a_block(tmp_path, schedul
     assert calls(log) == BLOCKS
     np.testing.assert_array_equal(found.least, x.min("time"))
     np.testing.assert_array_equal(found.ends, x.isel(time=[0, -1]))
-    assert found.ends.attrs == {"units": "m"}
+    assert found.ends.attrs == {"units": "m", "grid_mapping": "spatial_ref"}
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "distributed"])
@@ -631,7 +631,7 @@ def wrong_uses() -> dict[str, tuple]:
             MissingVariableError,
             "is one array and has no variables",
         ),
-        "numpy": (lambda: norm(b.values), DimensionError, r"numpy array without dimension names.*Input\(store="),
+        "numpy": (lambda: norm(b.values), DimensionError, r"an array without dimension names.*Input\(store="),
         "too few dims": (
             lambda: norm(tw.Input(store=b.values, dims=("time",))),
             DimensionError,

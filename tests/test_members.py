@@ -260,6 +260,17 @@ def test_bounds_are_no_variables_of_their_own(tmp_path: Path) -> None:
     assert source.arrays[0].path == "data"
 
 
+def test_an_output_names_the_map_projection_of_its_input(tmp_path: Path) -> None:
+    fields = {"data": (DIMS, CUBE), "crs": ((), np.int32(0)), "x": (("x",), np.arange(4.0))}
+    attrs = {"data": {"grid_mapping": "crs", "units": "m"}, "crs": {"epsg_code": "EPSG:32633"}}
+    path = stores.write(tmp_path / "s", fields, attrs=attrs)
+    tilewise.run(tilewise.Job(kernel=tilewise.Norm(dim="band"), inputs={"x": path}, output=tmp_path / "out.zarr"))
+    with xr.open_zarr(tmp_path / "out.zarr", chunks=None) as result:
+        assert result["norm"].attrs["grid_mapping"] == "crs"
+        assert "units" not in result["norm"].attrs
+        assert result.coords["crs"].attrs == {"epsg_code": "EPSG:32633"}
+
+
 # --- files that xarray opens
 
 

@@ -24,6 +24,7 @@ from tilewise.errors import (
     ParameterError,
     TileError,
     TilewiseError,
+    UnsupportedStoreError,
 )
 
 KINDS = ("threads", "processes", "local")
@@ -293,3 +294,11 @@ job = tilewise.Job(
 )
 print(tilewise.run(job).tiles)
 """
+
+
+def test_coordinates_that_no_store_can_hold_are_refused_by_name(tmp_path: Path) -> None:
+    data = xr.DataArray(np.ones((2, 3, 2)), dims=DIMS, coords={"y": [1, 2, 3], "x": [0, 1]}).stack(pixel=("y", "x"))
+    job = tilewise.Job(kernel=tilewise.Norm(dim=DIMS[0]), inputs={"x": data}, output=tmp_path / "out.zarr")
+    with pytest.raises(UnsupportedStoreError, match="input 'x' cannot be written to a store.*of pixel, y, x"):
+        tilewise.run(job)
+    assert list(tmp_path.iterdir()) == []

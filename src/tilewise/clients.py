@@ -137,7 +137,7 @@ def _connected(cluster: Cluster, deadline: float) -> Iterator[Any]:
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    client, reason = None, ""
+    client, reason, waiting = None, "", False
     while client is None:
         try:
             address = cluster.address or _address(str(cluster.scheduler_file))
@@ -162,6 +162,9 @@ def _connected(cluster: Cluster, deadline: float) -> Iterator[Any]:
                 do="check that it runs and can be reached from here, or raise cluster.timeout",
             )
         if client is None:
+            if not waiting:
+                log.info("waiting up to %g s for a scheduler: %s", cluster.seconds, reason)
+            waiting = True
             time.sleep(0.2)
     try:
         yield client

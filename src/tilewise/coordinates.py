@@ -71,6 +71,8 @@ class Coordinate:
     dims: tuple[str, ...]
     array: ArrayRef
     attrs: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    #: Whether an input names it as the map projection of its grid.
+    is_grid_mapping: bool = False
 
     def values(self) -> Array:
         """The stored numbers."""

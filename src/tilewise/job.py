@@ -25,9 +25,9 @@ class Job:
     kernel
         What to compute.
     inputs
-        An `Input` by name; a path, a numpy or an xarray object stands for `Input(store=...)`.
+        The kernel's inputs by name, each an `Input`, or a path (in Python also an array) in its place.
     output
-        An `Output`, or a path that stands for `Output(store=...)`.
+        An `Output`, or a path in its place.
     memory_limit
         Budget of one worker process, in bytes or as text such as "2 GiB"; 60 % of the available memory over the
         worker processes unless given.

@@ -37,6 +37,8 @@ def labelled(name: str, source: Input) -> xr.DataArray:
             got=source.variable or source.variables or "",
             do="leave variable and variables out, or give a dataset",
         )
+    if isinstance(data, xr.Variable):
+        data = xr.DataArray(data)
     if isinstance(data, xr.DataArray):
         return _renamed(name, source, data)
     if not isinstance(data, (np.ndarray, da.Array)):
@@ -48,7 +50,7 @@ def labelled(name: str, source: Input) -> xr.DataArray:
         )
     if source.dims is None:
         raise DimensionError(
-            f"input {name!r} is a numpy array without dimension names",
+            f"input {name!r} is an array without dimension names",
             got=f"shape {data.shape}",
             do="give tilewise.Input(store=..., dims=(...)) in its place, or an xarray.DataArray",
         )

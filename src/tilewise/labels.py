@@ -65,6 +65,15 @@ def kept_labels(fields: Iterable[xr.DataArray], outputs: Sequence[OutputSpec]) -
     return xr.Coordinates(variables, indexes)
 
 
+def grid_mapping(fields: Iterable[xr.DataArray], labels: xr.Coordinates) -> dict[str, str]:
+    """The attribute that names the map projection, where an input has one that is kept: results lie on its grid."""
+    for field in fields:
+        name = field.attrs.get("grid_mapping", field.encoding.get("grid_mapping"))
+        if name in labels:
+            return {"grid_mapping": str(name)}
+    return {}
+
+
 def _fits(name: Hashable, coordinate: xr.DataArray, outputs: Sequence[OutputSpec]) -> bool:
     if any(name in out.dims for out in outputs) and coordinate.dims != (name,):
         return False

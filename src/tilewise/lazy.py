@@ -26,7 +26,7 @@ from tilewise.errors import DimensionError, DTypeError
 from tilewise.fields import FieldSpec, OutputSpec
 from tilewise.kernels.base import Kernel, Signature, checked_signature
 from tilewise.labelled import dtype_name
-from tilewise.labels import check_labels, check_names, kept_labels
+from tilewise.labels import check_labels, check_names, grid_mapping, kept_labels
 from tilewise.linalg.layout import arrange, one_thread
 from tilewise.session import compute_tile
 
@@ -52,8 +52,9 @@ def call(
     data = {name: _plain(name, array) for name, array in ordered.items()}
     lazy = any(isinstance(array, da.Array) for array in data.values())
     outputs = _graph(work, data) if lazy else work.whole(data)
+    grid = grid_mapping(ordered.values(), labels)
     found = xr.Dataset(
-        {out.name: xr.Variable(out.dims, outputs[out.name], dict(out.attrs)) for out in signature.outputs}, labels
+        {out.name: xr.Variable(out.dims, outputs[out.name], {**out.attrs, **grid}) for out in signature.outputs}, labels
     )
     return found if len(signature.outputs) > 1 else found[signature.outputs[0].name]
 

@@ -110,11 +110,20 @@ def open_members(name: str, store: str, wanted: Sequence[str] = ()) -> Variable 
 def _no_store(name: str, store: str) -> MissingStoreError:
     inner = nodes.uppermost(store)
     return MissingStoreError(
-        f"input {name!r} is not a Zarr store" + (", but stores lie within it" if inner else ""),
+        f"input {name!r} is {'not there, or ' if places.is_url(store) else ''}not a Zarr store"
+        + (", but stores lie within it" if inner else ""),
         got=store + (f", which holds {', '.join(inner[:10])}" if inner else ""),
         expected="a group or array of Zarr format 2 or 3",
-        do=f"begin inputs.{name}.variable with one of these" if inner else f"check inputs.{name}.store",
+        do=_way_in(name, store, inner),
     )
+
+
+def _way_in(name: str, store: str, inner: Sequence[str]) -> str:
+    if inner:
+        return f"begin inputs.{name}.variable with one of these"
+    if places.is_url(store) and store.endswith(".zip"):
+        return f"write zip::{store}"
+    return f"check inputs.{name}.store"
 
 
 def _open(store: str) -> zarr.Array[Any] | zarr.Group:

@@ -104,7 +104,7 @@ class Tally:
         if self._progress is not None:
             plan = self._plan
             share = self._done / plan.tiles
-            nbytes = int(share * (plan.needed_bytes + plan.write_bytes))
+            nbytes = int(share * (plan.read_bytes + plan.write_bytes))
             self._progress(Event(self._done, plan.tiles, time.perf_counter() - self._start, nbytes))
 
     def report(self, warnings: tuple[str, ...] = ()) -> Report:

@@ -224,7 +224,7 @@ def zarr_store(store: str, *, read_only: bool) -> Store:
         raise UnsupportedStoreError(
             f"there is no protocol {name!r}",
             got=store,
-            expected="one of " + ", ".join(sorted(fsspec.available_protocols())),
+            expected="one that fsspec knows, such as s3, gs, abfs, http, https, sftp or memory",
             do="mend the URL, or register a file system with fsspec",
         ) from error
     return _fsspec(store, read_only)
@@ -310,7 +310,8 @@ def reaching(store: str) -> Iterator[None]:
         raise StoreAccessError(
             f"{store} cannot be reached",
             got=got,
-            do="check endpoint and credentials, in the environment or fsspec's configuration",
+            do="check endpoint and credentials, in the environment or fsspec's configuration"
+            + ("; obstore wants AWS_ALLOW_HTTP=true for http" if "builder error" in got else ""),
         ) from error
 
 

@@ -163,7 +163,7 @@ def make_plan(
     if needed.peak > memory_limit:
         _refuse(grid, needed, memory_limit)
     read, wanted = _read_bytes(work, grid)
-    written = sum(t.spec.nbytes for t in work.targets)
+    written = sum(math.prod(t.spec.shape) * itemsize(t.dtype) for t in work.targets)
     return Plan(
         grid=grid,
         unit=work.unit,
@@ -261,12 +261,13 @@ def _read_bytes(work: Workload, grid: TileGrid) -> tuple[int, int]:
     read = wanted = 0
     for name, source in work.sources.items():
         spec = source.spec
-        wanted += spec.nbytes
+        stored = math.prod(spec.shape) * source.stored_itemsize
+        wanted += stored
         if name in work.signature.shared:
-            read += spec.nbytes
+            read += stored
             continue
         tile = dict(zip(grid.dims, grid.tile_shape, strict=True))
-        cells = itemsize(spec.dtype)
+        cells = source.stored_itemsize
         for dim, size, chunk in zip(spec.dims, spec.shape, source.chunks, strict=True):
             cells *= _touches(size, chunk, tile.get(dim, size)) * chunk
         for dim, count in zip(grid.dims, grid.shape, strict=True):

@@ -278,7 +278,8 @@ def _packing_text(item: Mapping[str, Any]) -> str:
     """What lies between the stored numbers and the values, of each array once."""
     packed = item.get("packed")
     if packed:
-        return f", packed as {packed['dtype']} by scale_factor {packed['scale_factor']}"
+        keys = ", ".join(f"{key} {value}" for key, value in packed.items() if key != "dtype" and value is not None)
+        return f", packed as {packed['dtype']} by {keys}"
     told = [", ".join(f"{key} {value}" for key, value in attrs.items()) for attrs in item.get("decoded", ())]
     return "".join(f", decoded by {attrs}" for attrs in dict.fromkeys(told) if attrs)
 
@@ -322,7 +323,7 @@ def run_text(report: Report) -> str:
     rows = [
         ("output", report.output),
         ("tiles", f"{report.tiles:,} in {format_seconds(seconds)}, after {format_seconds(report.startup)} to start"),
-        ("read", f"{format_bytes(plan.needed_bytes)}, {format_rate(plan.needed_bytes, seconds)}"),
+        ("read", f"{format_bytes(plan.read_bytes)}, {format_rate(plan.read_bytes, seconds)}"),
         ("written", f"{format_bytes(plan.write_bytes)}, {format_rate(plan.write_bytes, seconds)}"),
         ("phases", ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())),
         *([("pixels", pixels)] if pixels else []),

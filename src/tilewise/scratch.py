@@ -10,6 +10,7 @@ import xarray as xr
 import zarr
 
 from tilewise import places
+from tilewise.errors import UnsupportedStoreError
 from tilewise.fields import FieldSpec
 from tilewise.folders import Folder
 from tilewise.labelled import dtype_name, labelled
@@ -51,8 +52,16 @@ def spill(name: str, source: Input, folder: Folder) -> Input:
     if dataset.chunks:
         dataset = dataset.chunk(chunks)
     encoding = {variable: {"chunks": tuple(chunks.values())}}
-    with places.quiet():
-        dataset.to_zarr(store, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
+    try:
+        with places.quiet():
+            dataset.to_zarr(store, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise UnsupportedStoreError(
+            f"input {name!r} cannot be written to a store, from which workers would read it",
+            got=error,
+            expected="coordinates that Zarr can hold, of " + ", ".join(map(str, data.coords)),
+            do="drop or convert it, as in .drop_vars(...) or .reset_index(...), or call the kernel on the input",
+        ) from error
     return Input(store=place, variable=variable, mask_and_scale=False)
 
 

@@ -34,7 +34,7 @@ class Input:
     ----------
     store
         Path or URL of a Zarr group or of a bare array (v2 or v3); path of a zip archive of one, or of a file that
-        xarray opens (NetCDF); or in-memory data: a numpy array (with `dims`) or an xarray object.
+        xarray opens (NetCDF). In Python also in-memory data: a numpy array (with `dims`) or an xarray object.
     variable
         Array within the group. May be left out where the group has one of the input's name, or just one.
     variables, stack
@@ -290,7 +290,8 @@ def _coordinates(store: str, members: Members, variable: Variable, source: Input
                 do="mend the store, or name other dimensions in the input's dims",
             )
         name = renamed.get(key, key)
-        found[name] = Coordinate(name, tuple(renamed[d] for d in member.dims), member.array, member.attrs)
+        grid = key in str(variable.attrs.get("grid_mapping", "")).split()
+        found[name] = Coordinate(name, tuple(renamed[d] for d in member.dims), member.array, member.attrs, grid)
     return found
 
 

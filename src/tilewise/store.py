@@ -66,6 +66,9 @@ def _create_array(group: zarr.Group, output: Output, target: Target, coordinates
     extra = [c.name for c in coordinates if c.dims != (c.name,)]
     if extra:
         attrs["coordinates"] = " ".join(extra)
+    grids = [c.name for c in coordinates if c.is_grid_mapping]
+    if grids:  # what is computed at every pixel lies on the grid of the pixels
+        attrs.setdefault("grid_mapping", grids[0])
     group.create_array(
         spec.name,
         shape=spec.shape,

@@ -241,11 +241,15 @@ class Kernel:
             An input is missing or unknown.
         """
         if not any(set(names) == set(fields) for names in self.input_sets):
+            nearest = max(self.input_sets, key=lambda names: len(set(names) & set(fields)))
+            lacking = [name for name in nearest if name not in fields]
+            others = [name for name in fields if name not in nearest]
+            steps = [f"add {', '.join(lacking)}"] * bool(lacking) + [f"remove {', '.join(others)}"] * bool(others)
             raise DimensionError(
                 f"kernel {self.name!r} does not take these inputs",
                 got=", ".join(fields) or "none",
                 expected=" or ".join("(" + ", ".join(names) + ")" for names in self.input_sets),
-                do="give exactly these names under inputs",
+                do=" and ".join(steps),
             )
         return fields
 
