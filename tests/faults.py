@@ -169,3 +169,17 @@ class DiesAt(Copy, name="test_dies_at"):
         except FileExistsError:
             return False
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountsAndFails(Copy, name="test_counts_and_fails"):
+    """Notes each call in a file; fails from the third on, so that the trial of the first pixel goes well."""
+
+    log: str
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        with Path(self.log).open("a") as file:
+            file.write(".")
+        if len(Path(self.log).read_text()) > 2:
+            raise ArithmeticError("again")
+        super().compute(state, fields, out, panel=panel)

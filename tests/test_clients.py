@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -234,6 +237,45 @@ def test_a_failed_or_interrupted_run_leaves_the_client_usable(tmp_path: Path, cl
     assert copied(tilewise.run(job(tmp_path), client=client, overwrite=True))
 
 
+KILLED = """
+import sys
+import tilewise
+from faults import Waits
+
+kernel = Waits(dim="band", began=sys.argv[1], go=sys.argv[2])
+cluster = tilewise.Cluster(kind="scheduler-file", scheduler_file=sys.argv[3])
+tilewise.run(tilewise.Job(kernel=kernel, inputs={"x": sys.argv[4]}, output=sys.argv[5], cluster=cluster))
+"""
+
+
+def test_the_next_run_takes_away_what_a_killed_client_has_left(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    with clusters.cluster(tmp_path / "cluster", 1) as file, Client(scheduler_file=str(file)) as client:
+        client.wait_for_workers(1, timeout=120)
+        before, source = state(client), job(tmp_path).inputs["x"].store
+        connected = len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients)))
+        names = [tmp_path / "began", tmp_path / "go", file, source, tmp_path / "killed.zarr"]
+        environment = {**os.environ, "PYTHONPATH": clusters.PATH}
+        killed = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, names)], env=environment)
+        until(lambda: (tmp_path / "began").exists())
+        killed.kill()
+        killed.wait()
+        (tmp_path / "go").touch()
+        until(lambda: len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients))) == connected)
+        left = client.run_on_scheduler(lambda dask_scheduler: sorted(dask_scheduler.worker_plugins))
+        assert any(name.startswith("tilewise-") for name in left)
+        assert copied(tilewise.run(job(tmp_path), client=client))
+        assert state(client) == before
+
+
+def test_a_relative_output_is_where_the_client_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster").mkdir()
+    with clusters.cluster(tmp_path / "cluster", 1) as file, Client(scheduler_file=str(file)) as client:
+        monkeypatch.chdir(tmp_path)
+        relative = replace(job(tmp_path), output=tilewise.Output(store="out.zarr"), inputs={"x": "in.zarr"})
+        assert copied(tilewise.run(relative, client=client))
+
+
 def test_a_worker_that_dies_is_named_and_the_client_stays_usable(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path, 2) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
         client.wait_for_workers(2, timeout=120)
@@ -407,7 +449,9 @@ def test_a_store_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
         assert no.value.do == "put it on a file system that all workers see, or use a URL"
         assert not (hidden / "out.zarr").exists()
         this = replace(job(tmp_path, cluster=on(file)), output=str(hidden / "out.zarr"))
-        with pytest.raises(ClusterError, match="the output .*hidden/out.zarr cannot be opened by worker"):
+        with pytest.raises(
+            ClusterError, match="the sidecar beside the output, .*hidden/out.zarr.tilewise cannot be opened by worker"
+        ):
             tilewise.run(this)
         zarr.create_group(tmp_path / "out.zarr")
         assert copied(tilewise.run(replace(this, output=str(tmp_path / "out.zarr")), overwrite=True))

@@ -100,6 +100,21 @@ def test_a_missing_value_is_compared_in_the_stored_dtype() -> None:
     np.testing.assert_array_equal(found, [np.nan, 1.0])
 
 
+def test_a_missing_value_beyond_a_float_dtype_is_not_infinity() -> None:
+    found = decoding("v", "float32", {"missing_value": 1e40})
+    assert found is None or not found.missing
+
+
+def test_a_whole_number_as_scale_leaves_room_for_missing_values() -> None:
+    found = decoded(decoding("v", "int16", {"scale_factor": 2, "_FillValue": -1}), np.array([-1, 3], "int16"))
+    np.testing.assert_array_equal(found, [np.nan, 6.0])
+
+
+def test_a_scale_in_a_list_is_a_number() -> None:
+    found = decoded(decoding("v", "float32", {"scale_factor": [0.5]}), np.array([3], "float32"))
+    np.testing.assert_array_equal(found, [1.5])
+
+
 @pytest.mark.parametrize("fill", [-9999, 0.5, 1e9, "gone"])
 def test_a_missing_value_that_the_dtype_cannot_hold_marks_nothing_and_is_told(
     fill: Any, caplog: pytest.LogCaptureFixture

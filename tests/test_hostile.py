@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import stores
 import tilewise
-from faults import Copy
+from faults import Copy, CountsAndFails
 from tilewise.errors import (
     CoordinateError,
     DimensionError,
@@ -163,3 +165,89 @@ def test_an_output_that_no_store_can_hold_is_refused(tmp_path: Path, spec: Outpu
 
     with pytest.raises(KernelContractError, match="no store can hold"):
         checked_signature(Declares(dim="band"), {"x": find("x", Input(store=store(tmp_path / "s"))).spec})
+
+
+# --- what is somebody else's
+
+
+@pytest.mark.parametrize("limit", [None, "1 MiB"])
+def test_a_sidecar_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path, limit: str | None) -> None:
+    (tmp_path / "home" / "scratch").mkdir(parents=True)
+    (tmp_path / "home" / "scratch" / "thesis").write_text("years of work")
+    source = tilewise.Input(store=DATA, dims=DIMS)
+    job = tilewise.Job(
+        kernel=Copy(dim=DIMS[0]),
+        inputs={"x": source},
+        output=tmp_path / "o.zarr",
+        sidecar=str(tmp_path / "home"),
+        memory_limit=limit,
+    )
+    with pytest.raises(OutputExistsError, match="holds something else"):
+        tilewise.run(job)
+    assert (tmp_path / "home" / "scratch" / "thesis").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("sidecar", ["o.zarr", "o.zarr/inner", "."])
+def test_a_sidecar_and_an_output_may_not_overlap(tmp_path: Path, sidecar: str) -> None:
+    path, old = store(tmp_path / "s"), store(tmp_path / "deep" / "o.zarr")
+    place = tmp_path / "deep" / sidecar
+    job = tilewise.Job(kernel=Copy(dim=DIMS[0]), inputs={"x": path}, output=old, sidecar=str(place))
+    with pytest.raises(OutputExistsError, match="sidecar and output.store"):
+        tilewise.run(job, overwrite=True)
+    np.testing.assert_array_equal(stores.read(old, "x"), DATA)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://b/x/../in.zarr", "obstore+s3://b/./in.zarr", "s3://b/in%2Ezarr", "s3://b/x#SECRET"]
+)
+def test_a_url_that_libraries_read_differently_is_refused(url: str) -> None:
+    for make in (lambda: tilewise.Output(store=url), lambda: tilewise.Input(store=url)):
+        with pytest.raises(UnsupportedStoreError) as caught:
+            make()
+        assert "SECRET" not in str(caught.value)
+
+
+# --- metadata of one state beside data of another
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_consolidated_metadata_that_is_older_than_an_array_is_not_believed(tmp_path: Path, zarr_format: Any) -> None:
+    values = np.array([[0.15, 1.27, 2.5, 1000.4, np.nan]])
+    packed = {"x": {"dtype": "int32", "scale_factor": 0.5, "_FillValue": -1}}
+    for name, encoding in (("old", packed), ("new", {})):
+        data = xr.Dataset({"x": (("k", "p"), values)})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data.to_zarr(tmp_path / name, zarr_format=zarr_format, consolidated=True, encoding=encoding)
+    shutil.rmtree(tmp_path / "old" / "x")
+    shutil.copytree(tmp_path / "new" / "x", tmp_path / "old" / "x")
+    job = tilewise.Job(kernel=tilewise.Norm(dim="k"), inputs={"x": tmp_path / "old"}, output=tmp_path / "o.zarr")
+    tilewise.run(job)
+    np.testing.assert_array_equal(stores.read(tmp_path / "o.zarr", "norm"), values[0])
+
+
+def test_a_damaged_chunk_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path, old = store(tmp_path / "s"), store(tmp_path / "o")
+    for chunk in (Path(path) / "x" / "c").rglob("*"):
+        if chunk.is_file():
+            chunk.write_bytes(b"not what it was")
+    with pytest.raises(UnsupportedStoreError, match="cannot be read at their first pixel"):
+        run(path, old)
+    np.testing.assert_array_equal(stores.read(old, "x"), DATA)
+
+
+def test_a_block_ends_with_its_first_tile_that_fails(tmp_path: Path) -> None:
+    """Where a store has gone, each tile may take its time to fail."""
+    path = stores.write(tmp_path / "s", {"x": (DIMS, np.ones((1, 4096, 1)))}, chunks={DIMS[1]: 1})
+    calls = tmp_path / "calls"
+    job = tilewise.Job(
+        kernel=CountsAndFails(dim=DIMS[0], log=str(calls)),
+        inputs={"x": path},
+        output=tmp_path / "o.zarr",
+        tile={DIMS[1]: 1},
+        cluster=tilewise.Cluster(kind="threads", workers=1),
+    )
+    assert tilewise.plan(job).block > 8
+    with pytest.raises(tilewise.TilewiseError, match="failed"):
+        tilewise.run(job)
+    assert len(calls.read_text()) <= 3 + 1  # two trials of the first pixel, one tile, and one that was in work

@@ -702,3 +702,10 @@ def test_a_streamed_run_takes_the_same_objects(tmp_path, lazy):
     tw.run(tw.Job(kernel=kernel, inputs={"x": source}, output=out, cluster=tw.Cluster(kind="threads", workers=2)))
     assert stores.read(out, "norm").tobytes() == kernel(source).values.tobytes()
     assert zarr.open_group(out)["norm"].metadata.dimension_names == kernel(source).dims
+
+
+@pytest.mark.parametrize("block", [np.ma.masked_less(np.arange(6.0), 2), np.arange(6) + 1j])
+def test_blocks_that_are_not_what_dask_was_told_are_refused(block):
+    array = da.from_delayed(dask.delayed(lambda: block)(), shape=(6,), dtype="float64", meta=np.empty(0))
+    with pytest.raises(DTypeError, match="not what its Dask array declares"):
+        tw.Norm(dim="x")(xr.DataArray(array, dims="x")).compute(scheduler="sync")

@@ -142,6 +142,10 @@ def test_a_value_is_stored_near_itself_or_is_missing(dtype: str, scale: float, o
         ({"dtype": "int16", "_FillValue": np.nan}, ParameterError, "is no int16"),
         ({"dtype": "uint8", "_FillValue": -1}, ParameterError, "is no uint8"),
         ({"dtype": "uint8", "_FillValue": 0.5}, ParameterError, "is no uint8"),
+        ({"dtype": "float32", "_FillValue": 1e40}, ParameterError, "is no float32"),
+        ({"dtype": "int16", "scale_factor": "a"}, ParameterError, "is no number"),
+        ({"dtype": "int16", "scale_factor": True}, ParameterError, "is no number"),
+        (3, ParameterError, "is no mapping"),
     ],
 )
 def test_encodings_that_cannot_be_are_refused_when_they_are_made(encoding: dict, error: Any, text: str) -> None:

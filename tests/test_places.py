@@ -236,7 +236,7 @@ def test_a_url_without_a_secret_is_one(url: str) -> None:
 
 
 def test_protocols_that_nothing_here_knows_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnsupportedStoreError, match=r"no protocol 'weird'.*one of .*s3"):
+    with pytest.raises(UnsupportedStoreError, match=r"no protocol 'weird'.*such as s3"):
         find("x", Input(store="weird://bucket/x"))
     with pytest.raises(UnsupportedStoreError, match=r"pip install dropboxdrivefs"):
         find("x", Input(store="dropbox://bucket/x"))

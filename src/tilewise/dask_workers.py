@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tilewise import inspection, machine
 from tilewise.cluster import Layout
 from tilewise.errors import ClusterError, TilewiseError
-from tilewise.plugin import Terms, plugin
+from tilewise.plugin import Terms, abandoned, name_of, plugin
 from tilewise.workers import (
     WORKER_ENVIRONMENT,
     OnResult,
@@ -40,9 +40,11 @@ WATCH = 2.0
 @contextmanager
 def open_remote(client: Any, terms: Terms, patience: float, run: str) -> Iterator[Workers]:
     """Workers of a client, set up for a run by a plugin on these terms, and left as they were."""
-    name = f"tilewise-{run}"
+    name = name_of(run, client.id)
     try:
         with told(client):
+            for left in client.run_on_scheduler(abandoned):
+                _forget_plugin(client, left)
             client.register_plugin(plugin(run, terms), name=name)
         yield DistributedWorkers(client, run, terms.only, patience)
     finally:
@@ -54,7 +56,7 @@ def _forget_plugin(client: Any, name: str) -> None:
     if client.status == "running":
         try:
             client.unregister_worker_plugin(name)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:  # KeyError: a worker that has been restarted meanwhile
             log.warning("what the run set on the workers may not be restored everywhere: %s", error)
 
 

@@ -116,9 +116,9 @@ def decoding(where: str, dtype: Any, attrs: Mapping[str, Any], valid_range: Vali
     >>> found.dtype, out.tolist()
     ('float64', [nan, 0.0, 1.5])
     """
-    stored = np.dtype(dtype).newbyteorder("=")
-    if stored.kind not in "iufc":
+    if getattr(dtype, "kind", np.dtype(dtype).kind) not in "iufc":
         return None
+    stored = np.dtype(dtype).newbyteorder("=")
     used = {key: attrs[key] for key in PACKING if key in attrs}
     bounds = {key: attrs[key] for key in _VALID if key in attrs} if valid_range == "mask" else {}
     if not used and not bounds:
@@ -193,7 +193,8 @@ def _cell(value: Any, stored: np.dtype[Any], meant: np.dtype[Any]) -> Any:
         return None
     if meant.kind in "fc":
         with np.errstate(over="ignore"):
-            return meant.type(value)
+            cell = meant.type(value)
+        return cell if np.isfinite(cell) or not np.isfinite(value) else None
     if isinstance(value, complex) or not math.isfinite(value) or value != int(value):
         return None
     cell = _bits(int(value), stored, meant)
@@ -232,7 +233,7 @@ def _values_dtype(
     import xarray as xr
 
     # A missing value that marks nothing changes nothing.
-    used = {key: value for key, value in attrs.items() if key not in _MISSING}
+    used = {key: _number(value) if key in _SCALING else value for key, value in attrs.items() if key not in _MISSING}
     if missing and stored.kind in "iu":
         used["_FillValue"] = stored.type(0)
     with warnings.catch_warnings():
@@ -240,6 +241,6 @@ def _values_dtype(
         one = xr.Variable(("cell",), np.zeros(1, stored), used)
         decoded = xr.conventions.decode_cf_variable(where, one, decode_times=False, decode_timedelta=False)
     found: np.dtype[Any] = decoded.dtype
-    if masked and found.kind in "iu":
+    if (masked or missing) and found.kind in "iu":  # by a whole number as its scale
         return np.dtype("float32" if found.itemsize <= 2 else "float64")
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,10 +77,19 @@ def run_block(ticket: Ticket, first: int, *, block_id: tuple[int, ...]) -> Array
         numbers = range(start, min(start + program.block, len(program.grid)))
         # The tiles of a run that has ended meanwhile are nobody's.
         over = partial(hosting.is_over, ticket.run) if ticket.hosted else bool
-        tiles = tuple(run_tile(session, program.grid.tile(number)) for number in numbers if not over())
+        found = (run_tile(session, program.grid.tile(number)) for number in numbers if not over())
+        tiles = tuple(_to_first_failure(found))
     result = np.empty(1, dtype=object)
     result[0] = BlockRecord(tiles, machine.process_name(), machine.peak())
     return result
+
+
+def _to_first_failure(records: Iterable[TileRecord]) -> Iterator[TileRecord]:
+    """Records up to the first failure: it ends the run, and what fails slowly would fail as slowly at every tile."""
+    for record in records:
+        yield record
+        if record.error:
+            return
 
 
 def windows(program: Program, attempt: int = 0) -> Iterator[da.Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 import socket
 import uuid
@@ -17,6 +18,7 @@ from tilewise.baseline import measure_baseline
 from tilewise.cluster import Ceiling, Device, Layout
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import ClusterError, ParameterError
+from tilewise.folders import Folder
 
 # --- versions
 
@@ -234,6 +236,15 @@ def unseen_inputs(arrays: Sequence[ArrayRef]) -> tuple[str, list[tuple[str, str]
         except Exception as error:  # noqa: BLE001 - whatever keeps it from being opened is the answer
             found.append((str(array), f"{type(error).__name__}: {error}"))
     return socket.gethostname(), found
+
+
+def unseen_sidecar(place: str, run: str) -> tuple[str, list[tuple[str, str]]]:
+    """This host, and the sidecar if its plan is not the one that the run has just written."""
+    try:
+        plan = json.loads(Folder(place).read_text("plan.json") or "{}")
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from being read is the answer
+        return socket.gethostname(), [(place, f"{type(error).__name__}: {error}")]
+    return socket.gethostname(), [] if plan.get("run") == run else [(place, "the plan of the run is not there")]
 
 
 def unseen_output(store: str, run: str) -> tuple[str, list[tuple[str, str]]]:

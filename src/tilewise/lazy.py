@@ -108,7 +108,7 @@ class Work:
         """
         signature = self.signature
         boxes = {
-            name: readable(_only(block), signature.reads[name])
+            name: readable(_declared(name, _only(block), signature.fields[name].dtype), signature.reads[name])
             for name, block in zip(signature.streamed, blocks, strict=True)
         }
         sizes: dict[str, int] = {}
@@ -144,10 +144,23 @@ class Work:
         return tuple(f"core {dim}" if dim in core else dim for dim in self.signature.fields[name].dims)
 
 
-def _only(block: Any) -> Array:
+def _only(block: Any) -> Any:
     """The one block of a core dimension: `da.blockwise` gives it in a list for each such dimension."""
     while isinstance(block, list):
         (block,) = block
+    return block
+
+
+def _declared(name: str, block: Any, dtype: str) -> Array:
+    """A block as an array, once it is what Dask was told: a mask or an imaginary part would go without a word."""
+    masked = isinstance(block, np.ma.MaskedArray) and np.ma.is_masked(block)
+    if masked or not np.can_cast(block.dtype, dtype, "same_kind"):
+        raise DTypeError(
+            f"a block of input {name!r} is not what its Dask array declares",
+            got=f"{type(block).__name__} of {block.dtype}",
+            expected=f"ndarray of {dtype}",
+            do="declare dtype and meta where the Dask array is made, or fill masked values with NaN",
+        )
     found: Array = np.asarray(block)
     return found
 

@@ -98,13 +98,20 @@ def open_members(name: str, store: str, wanted: Sequence[str] = ()) -> Variable 
     try:
         node = _open(store)
     except (FileNotFoundError, zarr.errors.NodeNotFoundError) as error:
-        found = nodes.first_on_the_way(store, wanted[0]) if wanted else None
+        found = _on_the_way(store, wanted[0]) if wanted else None
         if found is None:
             raise _no_store(name, store) from error
         return _LooseArrays(store) if isinstance(found, zarr.Array) else _ZarrMembers(store, found)
     except UNREADABLE as error:
         raise unsupported(f"input {name!r} ({store})", error) from error
     return _variable(store, node) if isinstance(node, zarr.Array) else _ZarrMembers(store, node)
+
+
+def _on_the_way(store: str, path: str) -> zarr.Array[Any] | zarr.Group | None:
+    try:
+        return nodes.first_on_the_way(store, path)
+    except UNREADABLE as error:
+        raise unsupported(f"variable {path!r} of {store}", error) from error
 
 
 def _no_store(name: str, store: str) -> MissingStoreError:
@@ -161,18 +168,18 @@ class _ZarrMembers:
         inner = path.removeprefix(f"{self.group.path}/") if self.group.path else path
         try:
             with places.quiet():
-                found = self.group[inner]
+                # What is read is the array itself: consolidated metadata may be older than it.
+                found = self._unconsolidated()[inner]
         except KeyError:
-            if self.group.metadata.consolidated_metadata is None:
-                return None
-            return self._unconsolidated().get(path)  # consolidated metadata may be older than the variable
+            return None
         except UNREADABLE as error:
             raise unsupported(f"variable {path!r} of {self.store}", error) from error
         return None if isinstance(found, zarr.Group) else _variable(self.store, found)
 
-    def _unconsolidated(self) -> _ZarrMembers:
-        group = zarr.open_group(self.group.store, path=self.group.path, mode="r", use_consolidated=False)
-        return _ZarrMembers(self.store, group)
+    def _unconsolidated(self) -> zarr.Group:
+        if self.group.metadata.consolidated_metadata is None:
+            return self.group
+        return zarr.open_group(self.group.store, path=self.group.path, mode="r", use_consolidated=False)
 
     def names(self) -> Iterator[str]:
         try:

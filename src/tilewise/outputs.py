@@ -219,7 +219,9 @@ def _target(output: Output, spec: OutputSpec, default: Mapping[str, int]) -> Tar
                     expected=f"a multiple of {chunk}",
                     do=f"set output.shards.{dim} to {max(1, shard // chunk) * chunk}",
                 )
-    return Target(spec, chunks, shards, ArrayRef(output.store, spec.name), output.encoding.get(spec.name))
+    return Target(
+        spec, chunks, shards, ArrayRef(places.absolute(output.store), spec.name), output.encoding.get(spec.name)
+    )
 
 
 def compressors(codec: str | Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

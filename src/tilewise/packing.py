@@ -56,6 +56,7 @@ class Encoding:
                 expected="one of " + ", ".join((*_INTEGERS, *_FLOATS)),
                 do="mend dtype of output.encoding",
             )
+        self._check_numbers()
         if not math.isfinite(self.scale_factor) or self.scale_factor == 0 or not math.isfinite(self.add_offset):
             raise ParameterError(
                 "scale_factor and add_offset of output.encoding make no numbers",
@@ -63,10 +64,25 @@ class Encoding:
                 expected="finite numbers, and a scale_factor that is not zero",
                 do="mend them",
             )
-        if self.dtype in _INTEGERS and self._FillValue is not None:
+        if self._FillValue is not None:
             self._check_fill(self._FillValue)
 
+    def _check_numbers(self) -> None:
+        for name in ("scale_factor", "add_offset", "_FillValue"):
+            value = getattr(self, name)
+            absent = name == "_FillValue" and value is None
+            if not absent and (isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating))):
+                raise ParameterError(
+                    f"{name} of output.encoding is no number", got=repr(value), do=f"write {name} as a number"
+                )
+
     def _check_fill(self, fill: float) -> None:
+        if self.dtype in _FLOATS:
+            if math.isfinite(fill) and abs(fill) > float(np.finfo(self.dtype).max):
+                raise ParameterError(
+                    f"_FillValue of output.encoding is no {self.dtype}", got=fill, do="leave it out, or take NaN"
+                )
+            return
         info = np.iinfo(self.dtype)
         if not math.isfinite(fill) or fill != int(fill) or not info.min <= fill <= info.max:
             raise ParameterError(
@@ -137,6 +153,13 @@ def encoding(given: Encoding | Mapping[str, Any], name: str) -> Encoding:
     """
     if isinstance(given, Encoding):
         return given
+    if not isinstance(given, Mapping):
+        raise ParameterError(
+            f"output.encoding of {name!r} is no mapping",
+            got=repr(given),
+            expected="such as {'dtype': 'int16'}",
+            do=f"mend output.encoding.{name}",
+        )
     known = [f.name for f in fields(Encoding)]
     unknown = [key for key in given if key not in known]
     if unknown or "dtype" not in given:

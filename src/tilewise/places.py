@@ -120,6 +120,7 @@ def without_credentials(store: str, key: str) -> str:
     ------
     UnsupportedStoreError
         The URL holds a user with a password, or a query, which may be a signature. The message does not show it.
+        Or parts of it have more than one meaning.
 
     >>> without_credentials("s3://me:secret@bucket/x", "inputs.x.store")
     Traceback (most recent call last):
@@ -129,12 +130,20 @@ def without_credentials(store: str, key: str) -> str:
         protocol, _, rest = link.partition("://")
         authority = rest.partition("/")[0]
         named = "@" in authority and protocol not in _NAMED
-        if named or "?" in rest or re.search(r":(?!\d*$)", authority):
+        if named or "?" in rest or "#" in rest or re.search(r":(?!\d*$)", authority):
             raise UnsupportedStoreError(
                 f"{key} is a URL with credentials or a query",
                 got=f"{protocol}://***",
                 expected="a URL without user, password, signature or token",
                 do="put credentials into the environment or fsspec's configuration",
+            )
+        parts = rest.rstrip("/").split("/")
+        if protocol not in _READ_ONLY and (any(part in (".", "..") for part in parts) or "%" in rest):
+            raise UnsupportedStoreError(
+                f"{key} is a URL that different libraries read differently",
+                got=link,
+                expected="no '.' or '..' as a part of it, and no %",
+                do="write the key as it is",
             )
     return store
 

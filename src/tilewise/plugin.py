@@ -67,6 +67,20 @@ def plugin(run: str, terms: Terms) -> Any:
     return TakesPart()
 
 
+def name_of(run: str, client: str) -> str:
+    """The name under which the plugin of a run of a client is registered."""
+    return f"{_PREFIX}{run}@{client}"
+
+
+_PREFIX = "tilewise-"
+
+
+def abandoned(dask_scheduler: Any) -> list[str]:
+    """Plugins of runs whose client has gone without taking them away: killed, or cut off."""
+    names = [name for name in dask_scheduler.worker_plugins if name.startswith(_PREFIX)]
+    return [name for name in names if name.partition("@")[2] not in dask_scheduler.clients]
+
+
 def _slots(worker: Any, threads: int, only: frozenset[str] | None) -> int:
     """Tiles that a worker may have in work; 0 where it does not take part."""
     return min(threads, worker.state.nthreads) if only is None or worker.contact_address in only else 0

@@ -12,7 +12,7 @@ import zarr.storage
 
 from tilewise import hosting
 from tilewise.coordinates import Array
-from tilewise.errors import BudgetError, KernelContractError, TilewiseError
+from tilewise.errors import BudgetError, KernelContractError, TilewiseError, UnsupportedStoreError
 from tilewise.fields import Tile
 from tilewise.linalg.layout import one_thread
 from tilewise.memory import megabytes
@@ -72,7 +72,16 @@ def _try_one_pixel(session: Session) -> None:
     program = session.program
     signature = program.signature
     tile = Tile(0, program.grid.dims, (0,) * len(program.grid.dims), (1,) * len(program.grid.dims))
-    boxes = session.read(tile)
+    try:
+        boxes = session.read(tile)
+    except TilewiseError:
+        raise
+    except Exception as error:
+        raise UnsupportedStoreError(
+            "the inputs cannot be read at their first pixel",
+            got=f"{type(error).__name__}: {error}",
+            do="look for a damaged chunk, or a codec that cannot be used here",
+        ) from error
     runs = [_trial(session, boxes, tile, filling) for filling in (0, 1)]
     for spec in signature.outputs:
         kept = (runs[0][spec.name] == 0) & (runs[1][spec.name] == 1)

@@ -17,7 +17,7 @@ from tilewise.coordinates import check_coordinates
 from tilewise.errors import DimensionError, OutputExistsError, ParameterError, StoreAccessError, UnsupportedStoreError
 from tilewise.fields import OutputSpec
 from tilewise.folders import Folder
-from tilewise.inspection import refuse_unseen, unseen_inputs, unseen_output
+from tilewise.inspection import refuse_unseen, unseen_inputs, unseen_output, unseen_sidecar
 from tilewise.job import Job
 from tilewise.kernels.base import checked_signature
 from tilewise.memory import Workload
@@ -177,13 +177,13 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
         with reach(job.cluster, job.device, client, _remote(job)) as site:
             _check_reach(job, site.layout)
             if any(source.in_memory for source in job.inputs.values()):
-                work = _workload(job, _streamable(job, job.sidecar_folder.child("scratch")))
+                work = _workload(job, _streamable(job, job.sidecar_folder.child(SCRATCH + name)))
             first = _plan(job, work, site.layout, _baseline(job, site.layout))
             with site.open(name) as workers:
                 final = _replanned(job, work, site.layout, first, workers)
                 return _stream(_Run(name, job, work, final, site, begin, progress), workers)
     finally:
-        _clean(job.sidecar_folder)
+        _clean(job.sidecar_folder, SCRATCH + name)
 
 
 def _replanned(job: Job, work: Workload, layout: Layout, first: Plan, workers: Workers) -> Plan:
@@ -199,12 +199,36 @@ def _replanned(job: Job, work: Workload, layout: Layout, first: Plan, workers: W
     return first.with_baseline(measured)
 
 
+#: Files of a sidecar.
+RECORDS = ("job.json", "plan.json", "report.json")
+
+
 def _check_sidecar(job: Job) -> None:
-    refuse_overlap("sidecar", job.sidecar_folder.place, job.inputs.values())
-    if job.sidecar_folder.is_file():
+    """Refuse a sidecar that would mix with something else: its folder holds records of runs and nothing more."""
+    folder = job.sidecar_folder
+    refuse_overlap("sidecar", folder.place, job.inputs.values())
+    if places.overlap(folder.place, job.output.store):
         raise OutputExistsError(
-            "the sidecar of the job is to be a folder, and a file is there", got=job.sidecar_folder, do="set sidecar"
+            "sidecar and output.store are the same place, or one lies inside the other",
+            got=f"{folder}, {job.output.store}",
+            do="set sidecar to another place",
         )
+    if folder.is_file():
+        raise OutputExistsError(
+            "the sidecar of the job is to be a folder, and a file is there", got=folder, do="set sidecar"
+        )
+    others = [name for name in folder.names() if name not in RECORDS and not name.startswith(SCRATCH)]
+    if others:
+        raise OutputExistsError(
+            "the sidecar of the job is a folder that holds something else",
+            got=f"{folder} with {others[0]}",
+            expected="an empty or new folder, or the sidecar of another run",
+            do="set sidecar to one",
+        )
+
+
+#: What the folder of a run's scratch data begins with; the run's name follows.
+SCRATCH = "scratch-"
 
 
 def _remote(job: Job) -> tuple[str, ...]:
@@ -225,10 +249,10 @@ def _check_reach(job: Job, layout: Layout) -> None:
             )
 
 
-def _clean(sidecar: Folder) -> None:
+def _clean(sidecar: Folder, scratch: str) -> None:
     """Remove the scratch data of a run, and its sidecar where it was refused before anything else was in it."""
     try:
-        sidecar.child("scratch").remove()
+        sidecar.child(scratch).remove()
         sidecar.remove_if_empty()
     except StoreAccessError as error:  # what the run itself raises says more
         log.warning("scratch data may be left in %s: %s", sidecar, error)
@@ -270,7 +294,10 @@ def _stream(this: _Run, workers: Workers) -> Report:
         arrays = [array for source in this.work.sources.values() for array in source.arrays]
         refuse_unseen("the input", workers.everywhere(unseen_inputs, arrays))
         workers.call(try_kernel, program.ticket())
-        _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": this.plan.to_dict()})
+        _write_sidecar(this.job, {"job": this.job.to_dict(), "plan": {"run": program.run, **this.plan.to_dict()}})
+        if this.job.sidecar is None:  # beside the output, which is still as it was
+            seen = workers.everywhere(unseen_sidecar, places.absolute(this.job.sidecar_folder.place), program.run)
+            refuse_unseen("the sidecar beside the output,", seen)
         attrs = cf.provenance(this.job.to_dict(), program.run)
         create(this.job.output, this.work.targets, list(this.work.sources.values()), attrs)
         store = this.work.targets[0].array.store

@@ -37,7 +37,7 @@ def _user_kernel(name: str) -> type[Kernel]:
     module, _, attribute = name.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise UnknownKernelError(
             f"kernel {name!r} cannot be imported",
             got=error,
