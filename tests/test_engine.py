@@ -74,20 +74,21 @@ def test_a_block_does_its_tiles_and_the_last_one_is_short(tmp_path: Path) -> Non
     forget(this.run)
 
 
-def test_an_exception_is_its_tiles_record_and_the_others_are_done(tmp_path: Path) -> None:
-    this = program(tmp_path, FailsAt(dim="band", at=0.0), block=6)
+def test_an_exception_is_its_tiles_record_and_ends_its_block(tmp_path: Path) -> None:
+    at = float(CUBE[0, 0, 4])  # in the second tile
+    this = program(tmp_path, FailsAt(dim="band", at=at), block=6)
     record = engine.run_block(this.ticket(), 0, block_id=(0,))[0]
-    assert [bool(t.error) for t in record.tiles] == [True] + [False] * 5
-    assert "ArithmeticError: found 0.0" in record.tiles[0].error
+    assert [bool(t.error) for t in record.tiles] == [False, True]
+    assert f"ArithmeticError: found {at}" in record.tiles[1].error
     result = stores.read(this.targets[0].array.store, "copy")
-    assert np.isnan(result[:, :5, :4]).all()
-    np.testing.assert_array_equal(result[:, 5:], CUBE[:, 5:])
+    np.testing.assert_array_equal(result[:, :5, :4], CUBE[:, :5, :4])
+    assert np.isnan(result[:, 5:]).all()
 
     class One:
         def stream(self, windows: Any, on_result: Any) -> None:
             on_result(record)
 
-    with pytest.raises(TileError, match=r"tile 0 \(y=0:5, x=0:4\) failed"):
+    with pytest.raises(TileError, match=r"tile 1 \(y=0:5, x=4:8\) failed"):
         engine.run_program(this, One(), lambda r: None)  # type: ignore[arg-type]
     forget(this.run)
 

@@ -302,3 +302,15 @@ def test_coordinates_that_no_store_can_hold_are_refused_by_name(tmp_path: Path) 
     with pytest.raises(UnsupportedStoreError, match="input 'x' cannot be written to a store.*of pixel, y, x"):
         tilewise.run(job)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_planning_loads_no_more_than_it_needs(tmp_path: Path) -> None:
+    """Seconds of every plan and every refusal: torch computes tiles, xarray reads other formats and packed numbers."""
+    path = stores.write(tmp_path / "in.zarr", {"x": (DIMS, CUBE)})
+    code = f"""
+import sys, tilewise
+kernel = tilewise.Norm(dim={DIMS[0]!r})
+tilewise.plan(tilewise.Job(kernel=kernel, inputs={{"x": {path!r}}}, output="o.zarr", memory_limit="8 GiB"))
+assert not {{"torch", "xarray", "pandas", "distributed", "dask.array"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

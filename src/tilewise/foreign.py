@@ -6,12 +6,14 @@ Stored numbers are read as they are; `decoding` makes values of them, as of thos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from tilewise.errors import UnsupportedStoreError
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 #: Bytes of the chunks that an array without chunks is read in.
 _CHUNK = "16 MiB"
@@ -32,6 +34,8 @@ def open_group(store: str, group: str = "") -> xr.Dataset:
     UnsupportedStoreError
         No engine of xarray opens it, or it has no such group.
     """
+    import xarray as xr
+
     try:
         return xr.open_dataset(store, group=group or None, decode_cf=False, chunks=None, cache=False)
     except _REFUSED as error:

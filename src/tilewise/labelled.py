@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import numpy as np
-import xarray as xr
 
 from tilewise.coordinates import Array
 from tilewise.errors import DimensionError, DTypeError, MissingVariableError
 from tilewise.fields import itemsize, result_dtype
 from tilewise.sources import Input
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def labelled(name: str, source: Input) -> xr.DataArray:
@@ -24,10 +25,14 @@ def labelled(name: str, source: Input) -> xr.DataArray:
     DTypeError, DimensionError, MissingVariableError
         The data is no array, has no dimension names, or lacks the variable.
 
+    >>> import xarray as xr
     >>> wind = xr.Dataset({"u": ("x", [3.0, 0.0]), "v": ("x", [4.0, 1.0])})
     >>> labelled("x", Input(store=wind, variables=("u", "v"), stack="component")).sizes
     Frozen({'component': 2, 'x': 2})
     """
+    import dask.array as da
+    import xarray as xr
+
     data = source.store
     if isinstance(data, xr.Dataset):
         data = _of_dataset(name, source, data)
@@ -162,6 +167,8 @@ def _stacked(name: str, arrays: Sequence[xr.DataArray], names: Sequence[str], st
     Not by `Dataset.to_dataarray`, which broadcasts what differs in shape, and makes of Dask arrays one chunk for each
     variable.
     """
+    import dask.array as da
+
     first = arrays[0]
     for array in arrays:
         if dict(array.sizes) != dict(first.sizes) or stack in array.dims:

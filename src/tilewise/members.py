@@ -8,11 +8,10 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
-import xarray as xr
 import zarr
 import zarr.errors
 from numcodecs.registry import get_codec
@@ -20,6 +19,9 @@ from numcodecs.registry import get_codec
 from tilewise import foreign, nodes, places
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import MissingStoreError, MissingVariableError, UnsupportedStoreError
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 log = logging.getLogger("tilewise")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewise import hosting
-from tilewise.session import forget
 
 #: Seconds that a worker waits, at the end of a run, for the tiles that it has in work.
 PATIENCE = 30.0
@@ -107,6 +106,8 @@ async def take_part(
 
 async def take_leave(worker: Any, run: str, threads: int, only: frozenset[str] | None) -> None:
     """Wait for the tiles that a run still has in work in this process, and forget it."""
+    from tilewise.session import forget  # which loads torch: the client has no use for it
+
     slots = _slots(worker, threads, only)
     if not slots or not hosting.leave(run, slots=slots):
         return

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 import zarr
 
 from tilewise import places
@@ -15,6 +14,9 @@ from tilewise.fields import FieldSpec
 from tilewise.folders import Folder
 from tilewise.labelled import dtype_name, labelled
 from tilewise.sources import Input, Source
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 #: Decoded bytes of one chunk of a scratch store.
 _CHUNK = "16 MiB"

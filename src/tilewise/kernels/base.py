@@ -249,7 +249,7 @@ class Kernel:
                 f"kernel {self.name!r} does not take these inputs",
                 got=", ".join(fields) or "none",
                 expected=" or ".join("(" + ", ".join(names) + ")" for names in self.input_sets),
-                do=" and ".join(steps),
+                do=f"{' and '.join(steps)} under inputs",
             )
         return fields
 
