@@ -90,9 +90,8 @@ def streamed(doors: Doors, example: contract.Example, kind: str, source: str, ta
         return {n: np.array(values) for n, values in result.data_vars.items()}
 
 
+#: What tests/test_contract.py and tests/test_places.py do not run: workers of others, and all ways from and to S3.
 RUNS = [
-    ("processes", "disk", "disk"),
-    ("local", "s3", "disk"),
     ("address", "disk", "disk"),
     ("address", "s3", "s3"),
     ("scheduler-file", "disk", "s3"),
