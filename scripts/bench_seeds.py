@@ -23,7 +23,7 @@ import bench_seeds_lstsq
 from _bench import MIB, alternated, peak_in_child, peak_rise, ratios
 from tilewise.fields import FieldSpec
 from tilewise.kernels.affine_norm import AffineNorm
-from tilewise.kernels.base import checked_signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.kernels.norm import Norm
 from tilewise.linalg.layout import one_thread
 from tilewise.session import compute_tile

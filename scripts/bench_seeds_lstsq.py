@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tilewise.fields import FieldSpec, Status
-from tilewise.kernels.base import checked_signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.kernels.lstsq import Lstsq
 from tilewise.linalg.layout import arrange, one_thread
 from tilewise.session import compute_tile

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from tilewise.fields import FieldSpec
-from tilewise.kernels.base import Kernel, Signature, checked_signature
+from tilewise.kernels.base import Kernel, Signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.linalg.layout import arrange
 
 Field = tuple[Sequence[str], Any]

@@ -12,7 +12,7 @@ from faults import Copy, FailsAt
 from tilewise import engine
 from tilewise.errors import TileError
 from tilewise.fields import TileGrid
-from tilewise.kernels.base import checked_signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.outputs import Output, lay_out
 from tilewise.program import Program
 from tilewise.session import forget, open_session

@@ -25,7 +25,8 @@ from tilewise.errors import (
     UnsupportedStoreError,
 )
 from tilewise.fields import OutputSpec
-from tilewise.kernels.base import Signature, checked_signature
+from tilewise.kernels.base import Signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.sources import Input, find
 
 DATA = np.arange(24.0).reshape(2, 3, 4)

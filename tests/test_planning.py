@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import stores
 from faults import Copy
 from tilewise.errors import BudgetError, DimensionError
-from tilewise.kernels.base import checked_signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.memory import ALLOCATOR_KEEPS, Workload
 from tilewise.outputs import Output, lay_out
 from tilewise.planning import Plan, _touches, make_plan

@@ -24,7 +24,8 @@ from tilewise.arguments import named_inputs
 from tilewise.coordinates import Array
 from tilewise.errors import DimensionError, DTypeError
 from tilewise.fields import FieldSpec, OutputSpec
-from tilewise.kernels.base import Kernel, Signature, checked_signature
+from tilewise.kernels.base import Kernel, Signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.labelled import dtype_name
 from tilewise.labels import check_labels, check_names, grid_mapping, kept_labels
 from tilewise.linalg.layout import arrange, one_thread

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from zipfile import BadZipFile
 
@@ -171,13 +172,14 @@ class _ZarrMembers:
         try:
             with places.quiet():
                 # What is read is the array itself: consolidated metadata may be older than it.
-                found = self._unconsolidated()[inner]
+                found = self._unconsolidated[inner]
         except KeyError:
             return None
         except UNREADABLE as error:
             raise unsupported(f"variable {path!r} of {self.store}", error) from error
         return None if isinstance(found, zarr.Group) else _variable(self.store, found)
 
+    @cached_property
     def _unconsolidated(self) -> zarr.Group:
         if self.group.metadata.consolidated_metadata is None:
             return self.group

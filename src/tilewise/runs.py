@@ -19,7 +19,7 @@ from tilewise.fields import OutputSpec
 from tilewise.folders import Folder
 from tilewise.inspection import refuse_unseen, unseen_inputs, unseen_output, unseen_sidecar
 from tilewise.job import Job
-from tilewise.kernels.base import checked_signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.outputs import compressors, lay_out
@@ -201,6 +201,8 @@ def _replanned(job: Job, work: Workload, layout: Layout, first: Plan, workers: W
 
 #: Files of a sidecar.
 RECORDS = ("job.json", "plan.json", "report.json")
+#: What the folder of a run's scratch data begins with; the run's name follows.
+SCRATCH = "scratch-"
 
 
 def _check_sidecar(job: Job) -> None:
@@ -225,10 +227,6 @@ def _check_sidecar(job: Job) -> None:
             expected="an empty or new folder, or the sidecar of another run",
             do="set sidecar to one",
         )
-
-
-#: What the folder of a run's scratch data begins with; the run's name follows.
-SCRATCH = "scratch-"
 
 
 def _remote(job: Job) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ import pytest
 
 from tilewise.errors import DimensionError, DTypeError, KernelContractError, UnknownKernelError
 from tilewise.fields import FieldSpec, OutputSpec
-from tilewise.kernels.base import Kernel, Signature, checked_signature
+from tilewise.kernels.base import Kernel, Signature
+from tilewise.kernels.declaration import checked_signature
 from tilewise.kernels.registry import kernel_class
 
 X = FieldSpec("x", ("t", "y"), (3, 4), "complex64")
