@@ -10,8 +10,8 @@ Two methods follow one another, each on the pixels that are not finished:
 
 - Block exchange (Portugal, Judice and Vicente, A comparison of block pivoting and interior-point algorithms for linear
   least squares problems with nonnegative variables, Mathematics of Computation 63, 1994): all unknowns start free, and
-  all that violate a condition change sides together. It takes two or three steps where it ends; a pixel whose
-  violations have not become fewer in `_PATIENCE` steps leaves it.
+  all that violate a condition change sides together. It takes two or three steps where it ends, and is given up after
+  p + 3: it may run in circles.
 - The method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23; with upper bounds Stark and Parker,
   Bounded-variable least-squares, Computational Statistics 10, 1995): from a feasible point one unknown at a time is
   freed, that of steepest ascent, and a step that would leave the bounds is cut short. The residual falls with every
@@ -28,12 +28,9 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewise.linalg.passive_sets import Sets
+from tilewise.linalg.passive_sets import Sets, U
 from tilewise.linalg.subset import LANES
 
-U = 2.0**-53
-#: Steps that block exchange may take without fewer violations than ever before.
-_PATIENCE = 3
 #: Solutions are kept within these, so that no step multiplies zero by infinity.
 _FAR = 2.0**1000
 
@@ -112,8 +109,8 @@ class Problem:
         return torch.where(free, self.size, torch.inf).argmin(0, keepdim=True)
 
     def noise(self, x: torch.Tensor, free: torch.Tensor, roundings: float) -> torch.Tensor:
-        """What g (p, w) may be by rounding: so many roundings of ||r_j|| (||c|| + sum ||r_k|| |x_k|)."""
-        around = (self.level + (self.size * x.abs()).sum(0)) * (roundings * U)
+        """What g (p, w) may be by rounding: this part of ||r_j|| (||c|| + sum ||r_k|| |x_k|)."""
+        around = (self.level + (self.size * x.abs()).sum(0)) * roundings
         size = self.size
         if self.total is not None:
             size = size + size.expand_as(x).gather(0, self.anchor(free))
@@ -143,6 +140,11 @@ class Point:
         self.done[pixels] = other.done
 
 
+def exchanges(p: int) -> int:
+    """Steps of block exchange after which it is given up."""
+    return p + 3
+
+
 def minimise(problem: Problem, regular: torch.Tensor, max_iter: int) -> Point:
     """Minimisers of all pixels; `done` says where the conditions hold.
 
@@ -154,7 +156,7 @@ def minimise(problem: Problem, regular: torch.Tensor, max_iter: int) -> Point:
     spent = 0
     if len(pixels):
         everyone = len(pixels) == len(regular)
-        found, spent = _block_exchange(problem if everyone else problem.take(pixels), max_iter)
+        found, spent = _block_exchange(problem if everyone else problem.take(pixels), min(max_iter, exchanges(len(problem.c))))
         if everyone and bool(found.done.all()):
             return found
         point.put(pixels[found.done], found.take(_where(found.done)))
@@ -188,50 +190,43 @@ def start(problem: Problem) -> Point:
     return Point(x, free, above, done)
 
 
-def _block_exchange(problem: Problem, max_iter: int) -> tuple[Point, int]:
-    """Exchange all violators of all pixels at once, until none are left or they do not become fewer."""
+def _block_exchange(problem: Problem, steps: int) -> tuple[Point, int]:
+    """Exchange all violators of all pixels at once, until none are left or the steps are spent."""
     p, w = problem.c.shape
     free = torch.ones(p, w, dtype=torch.bool, device=problem.c.device)
     above = None if problem.upper is None else torch.zeros_like(free)
-    result = Point(torch.empty_like(problem.c), free.clone(), _copy(above), torch.empty_like(free[0]))
+    result = Point(torch.zeros_like(problem.c), free.clone(), _copy(above), torch.zeros_like(free[0]))
     pixels = torch.arange(w, device=free.device)
-    fewest = torch.full((w,), p + 1, device=free.device)
-    patience = torch.full((w,), _PATIENCE, device=free.device)
-    for step in range(1, max_iter + 1):
-        z, enter, leave_low, leave_high = _violations(problem, free, above)
-        violations = (enter | leave_low | leave_high).sum(0)
-        done = violations == 0
+    for step in range(1, steps + 1):
+        z, enter, leave = _violations(problem, free, above)
+        wrong = enter | leave
+        done = ~wrong.any(0)
         result.put(pixels, Point(z, free, above, done))
-        fewer = violations < fewest
-        fewest = torch.where(fewer, violations, fewest)
-        patience = torch.where(fewer, _PATIENCE, patience - 1)
-        free = (free | enter) & ~(leave_low | leave_high)
-        if above is not None:
-            above = (above & ~enter) | leave_high
-        on = ~done & (patience > 0)
-        if problem.total is not None:
-            on &= free.any(0)
-        kept = _chosen(on)
+        if above is not None and problem.upper is not None:
+            above = (above & ~enter) | (leave & (z > 0))
+        free = free ^ wrong
+        # The sum needs someone to carry it.
+        kept = _chosen(~done if problem.total is None else ~done & free.any(0))
         if len(kept) == 0:
             return result, step
         if len(kept) < len(pixels):
-            pixels, problem, fewest, patience = pixels[kept], problem.take(kept), fewest[kept], patience[kept]
+            pixels, problem = pixels[kept], problem.take(kept)
             free, above = free[:, kept], None if above is None else above[:, kept]
-    return result, max_iter
+    return result, steps
 
 
 def _violations(
     problem: Problem, free: torch.Tensor, above: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The point (p, w) of the free sets, the closed unknowns to be freed, and the free ones outside their bounds."""
     z, _ = problem.solve(free, above)
     g = problem.gradient(z, free)
-    noise = problem.noise(z, free, 4 * len(z))
-    leave_low = free & (z < 0)
+    noise = problem.noise(z, free, 4 * len(z) * U)
+    leave = free & (z < 0)
     if problem.upper is None or above is None:
-        return z, (g > noise) & ~free, leave_low, torch.zeros_like(leave_low)
-    movable = ~free & (problem.upper > 0)
-    enter = movable & torch.where(above, g < -noise, g > noise)
-    return z, enter, leave_low, free & (z > problem.upper)
+        return z, (g > noise) & ~free, leave
+    enter = ~free & (problem.upper > 0) & torch.where(above, g < -noise, g > noise)
+    return z, enter, leave | (free & (z > problem.upper))
 
 
 def _lawson_hanson(problem: Problem, point: Point, max_iter: int) -> Point:
@@ -318,7 +313,7 @@ def _candidate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The unknown (w,) to be freed next: of those within rounding of the steepest the first; and whether there is."""
     g = problem.gradient(x, free)
-    noise = problem.noise(x, free, 4 * len(x))
+    noise = problem.noise(x, free, 4 * len(x) * U)
     closed = free | blocked
     if problem.upper is not None and above is not None:
         g = torch.where(above, -g, g)

@@ -18,19 +18,18 @@ bound; so x is unique if the columns of all others are independent (less their s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from tilewise.fields import Status
-from tilewise.linalg.active_set import U, Point, Problem, minimise
+from tilewise.linalg.active_set import Point, Problem, exchanges, minimise
+from tilewise.linalg.exchange import Table
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED
 from tilewise.linalg.orthogonal import orthogonalise, project, triangular_inverse
-from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, packed, size_order
-from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, exponent_of, scaled_by
+from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U, packed, products, size_order
+from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, scaled_by
 
-#: How many powers of two b may be above A where the sum is known: beyond, only the direction of b matters.
-_HIGHEST_LEVEL = 300
 #: Elements of matrices that are worked on at a time.
 _MOST_ELEMENTS = 2**18
 
@@ -57,14 +56,14 @@ class Minimiser:
         (w,) of the column-scaled A: singular values above rcond times the largest, and the quotient of the largest
         and the smallest, infinite below full rank. An upper bound where nobody asked for it.
     infeasible
-        (w,) bool.
+        (w,) bool, or None where no bound can fail.
     """
 
     x: torch.Tensor
     status: torch.Tensor
     rank: torch.Tensor
     condition: torch.Tensor
-    infeasible: torch.Tensor
+    infeasible: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -74,15 +73,17 @@ class Compressed:
     Attributes
     ----------
     A
-        (n, p) or (n, p, w): the matrix, rows times the roots of their weights.
+        (n, p) or (n, p, w): the matrix times the unknowns in the units of the problem, in the units of b.
     Q
         Of the same shape: what compresses right-hand sides.
     R
         (p, p, 1 or w) in the units of the problem.
-    sets
-        Least squares on sets of its columns.
+    sets, table
+        Least squares on sets of its columns; the table where a matrix of a few columns and full rank is shared.
     exponent
-        (p, 1 or w): columns of A are 2^exponent times those of the problem.
+        (p, 1 or w): unknowns of the problem are 2^exponent times those of the user.
+    shift
+        (1 or w,): right-hand sides of the user are 2^shift times those of the problem.
     rank, cut, cond, status
         (1 or w,) of the column-scaled A; `cut` is rcond.
     """
@@ -91,24 +92,33 @@ class Compressed:
     Q: torch.Tensor
     R: torch.Tensor
     sets: Sets
+    table: Table | None
     exponent: torch.Tensor
+    shift: torch.Tensor
     rank: torch.Tensor
     cut: torch.Tensor
     cond: torch.Tensor
     status: torch.Tensor
 
     def project(self, b: torch.Tensor) -> torch.Tensor:
-        """Q^T b (p, w); b may be overwritten."""
-        return self.Q.T @ b if self.Q.dim() == 2 else project(self.Q, b)
+        """Q^T b (p, w) in the units of the problem; where matrices are the pixels' own b is overwritten."""
+        if self.Q.dim() == 2:
+            return self.Q.T @ b
+        c = project(self.Q, b)
+        return scaled_by(c, -self.shift) if bool(self.shift.any()) else c
 
-    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """b - A x (n, w)."""
+    def residual(self, b: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """b - A y (n, w)."""
         if self.A.dim() == 2:
-            return torch.addmm(b, self.A, x, alpha=-1)
+            return torch.addmm(b, self.A, y, alpha=-1)
         r = b.clone()
         for j, column in enumerate(self.A.unbind(1)):
-            r.addcmul_(column, x[j], value=-1)
+            r.addcmul_(column, y[j], value=-1)
         return r
+
+    def level(self, b: torch.Tensor) -> torch.Tensor:
+        """||b|| (w,) in the units of the problem."""
+        return scaled_by(euclidean_norm(b, dim=0), -self.shift)
 
 
 def compress_shared(A: torch.Tensor, rcond: float | None, *, sum_to_one: bool) -> Compressed:
@@ -119,13 +129,19 @@ def compress_shared(A: torch.Tensor, rcond: float | None, *, sum_to_one: bool) -
     if n < p:
         Q, R = torch.nn.functional.pad(Q, (0, p - n)), torch.nn.functional.pad(R, (0, 0, 0, p - n))
     R = R.unsqueeze(-1)
-    cut = _cut(torch.tensor([n], device=A.device), p, rcond)
+    rows = torch.tensor([n], device=A.device)
+    cut = _cut(rows, p, rcond)
     rank, cond = _rank(R, cut)
-    R, exponent = _in_units(R, exponent.unsqueeze(-1), sum_to_one=sum_to_one)
-    tolerance = float(_tolerance(rank, cut, p))
-    sets = SharedSets.of(R.squeeze(-1), tolerance=tolerance, sum_known=sum_to_one)
-    status = _status(torch.tensor([n], device=A.device), p, cond)
-    return Compressed(A, Q, R, sets, exponent, rank, cut, cond, status)
+    status = _status(rows, p, cond)
+    exponent, shift = exponent.unsqueeze(-1), torch.zeros_like(rank)
+    if sum_to_one:
+        R, exponent, shift = _in_one_unit(R, exponent)
+        Q, scaled = scaled_by(Q, -shift), A
+    sets, projectors = SharedSets.of(R.squeeze(-1), tolerance=float(_tolerance(rank, cut, p)), sum_known=sum_to_one)
+    table = None
+    if projectors is not None and sets.table is not None and int(rank) == p:
+        table = Table.of(sets.R, projectors[0], sets.table, projectors[1], sum_known=sum_to_one)
+    return Compressed(scaled, Q, R, sets, table, exponent, shift, rank, cut, cond, status)
 
 
 def compress_own(
@@ -133,89 +149,139 @@ def compress_own(
 ) -> Compressed:
     """Matrices (n, p, w), each with `rows` (w,) that are there, the others being zero."""
     p = A.shape[1]
-    Q, exponent = column_scaled(A)
+    scaled, exponent = column_scaled(A)
+    Q = scaled.clone()
     R = orthogonalise(Q)
     cut = _cut(rows, p, rcond)
     rank, cond = _rank_or_bound(R, cut, rows, want_cond=want_cond)
-    R, exponent = _in_units(R, exponent, sum_to_one=sum_to_one)
+    status = _status(rows, p, cond)
+    shift = torch.zeros_like(rank)
+    if sum_to_one:
+        R, exponent, shift = _in_one_unit(R, exponent)
+        scaled = A
     sets = OwnSets.of(R, tolerance=_tolerance(rank, cut, p))
-    return Compressed(A, Q, R, sets, exponent, rank, cut, cond, _status(rows, p, cond))
+    return Compressed(scaled, Q, R, sets, None, exponent, shift, rank, cut, cond, status)
 
 
 def solve_compressed(
     compressed: Compressed, b: torch.Tensor, upper: torch.Tensor | None, constraints: Constraints
 ) -> Minimiser:
     """Minimisers for right-hand sides b (n, w), with upper bounds (p, w), rows times the roots of their weights."""
+    if upper is not None or compressed.table is None:
+        return _by_active_set(compressed, b, upper, constraints)
+    found, left = _by_table(compressed, compressed.table, b, constraints)
+    if len(left):
+        others = _by_active_set(compressed, b[:, left], None, constraints)
+        found.x[:, left] = others.x
+        found = replace(found, status=found.status.clone())
+        found.status[left] = others.status
+    return found
+
+
+def _by_table(
+    compressed: Compressed, table: Table, b: torch.Tensor, constraints: Constraints
+) -> tuple[Minimiser, torch.Tensor]:
+    """Minimisers by block exchange, and the pixels that they cannot be vouched for at."""
+    p, w = compressed.exponent.shape[0], b.shape[1]
+    c = compressed.project(b)
+    level = _magnitude(c)
+    code, left = table.settle(c, level, min(constraints.max_iter, exchanges(p)))
+    y = table.solve(code, c)
+    d = compressed.project(compressed.residual(b, y))
+    step = products(table.factors.G, code, d)
+    better = y + step
+    pivot = table.factors.pivot[code].unsqueeze(0) if constraints.sum_to_one else None
+    if bool((better < 0).any()):
+        better = y + step * _length(y, step, None)
+        better.clamp_(min=0)
+    g = compressed.sets.gradient(d - compressed.sets.product(better - y))
+    size = euclidean_norm(compressed.R, dim=0)
+    noise = ((size.T @ better).squeeze(0) + level) * _roundings(b, p)
+    if pivot is None:
+        noise = size * noise
+    else:
+        better.scatter_add_(0, pivot, 1 - better.sum(0, keepdim=True))
+        g = g - g.gather(0, pivot)
+        noise = (size + size.squeeze(1)[pivot]) * noise
+    fine = (g <= noise) & ((g >= -noise) | (better <= 0))
+    if len(left) or not bool(fine.all()):
+        fine = fine.all(0)
+        fine[left] = False
+        left = (~fine).nonzero().flatten()
+    x = better if pivot is not None else scaled_by(better, -compressed.exponent)
+    return _minimiser(compressed, x, None, None, None), left
+
+
+def _magnitude(c: torch.Tensor) -> torch.Tensor:
+    """A bound of ||c|| (w,), at most sqrt(p) above it, that does not overflow."""
+    return c.abs().amax(0) * math.sqrt(len(c))
+
+
+def _roundings(b: torch.Tensor, p: int) -> float:
+    """What g may be by rounding, as part of ||a_j|| (||b|| + sum ||a_k|| x_k)."""
+    return 4 * b.shape[0] * p * U
+
+
+def _by_active_set(
+    compressed: Compressed, b: torch.Tensor, upper: torch.Tensor | None, constraints: Constraints
+) -> Minimiser:
     w = b.shape[1]
-    level = euclidean_norm(b, dim=0)
-    exponent = _level_exponent(compressed, level, sum_to_one=constraints.sum_to_one)
-    units = compressed.exponent - exponent  # x = y 2^-units
-    if constraints.sum_to_one:
-        units = torch.zeros_like(units)
-    infeasible, bounds = _bounds(upper, units, w, sum_to_one=constraints.sum_to_one, device=b.device)
-    own = compressed.A.dim() == 3
+    c = compressed.project(b if compressed.A.dim() == 2 else b.clone())
+    infeasible, bounds = _bounds(upper, compressed.exponent, constraints)
     problem = Problem(
         compressed.sets,
-        scaled_by(compressed.project(b.clone() if own else b), -exponent),
+        c,
         euclidean_norm(compressed.R, dim=0),
-        scaled_by(level, -exponent),
+        _magnitude(c),
         bounds,
-        level.new_ones(w) if constraints.sum_to_one else None,
+        b.new_ones(w) if constraints.sum_to_one else None,
     )
-    regular = (compressed.rank == len(problem.c)).expand(w)
+    regular = (compressed.rank == len(c)).expand(w)
     point = minimise(problem, regular, constraints.max_iter)
-    y, g = _improved(compressed, problem, point, b, units, exponent)
-    noise = problem.noise(y, point.free, 4 * b.shape[0] * len(y))
+    y, g = _improved(compressed, problem, point, b)
+    # What b has outside the columns of A counts for the rounding of its residual as well.
+    problem = replace(problem, level=compressed.level(b))
+    noise = problem.noise(y, point.free, _roundings(b, len(y)))
     converged = _is_minimiser(problem, y, g, noise)
-    x = scaled_by(y, -units)
+    unique = _unique(compressed, problem, point, g, noise, regular)
+    x = scaled_by(y, -compressed.exponent)
     if upper is not None and point.above is not None:
         x = torch.where(point.above, upper, torch.minimum(x, upper))
-    unique = _unique(compressed, problem, point, g, noise, regular)
     return _minimiser(compressed, x, converged, unique, infeasible)
 
 
-def _level_exponent(compressed: Compressed, level: torch.Tensor, *, sum_to_one: bool) -> torch.Tensor:
-    """Exponents (w,) by which right-hand sides are scaled: to norm one, or with A where the sum is known."""
-    exponent = exponent_of(level)
-    if not sum_to_one:
-        return exponent
-    return torch.maximum(compressed.exponent[0].expand_as(exponent), exponent - _HIGHEST_LEVEL)
-
-
 def _bounds(
-    upper: torch.Tensor | None, units: torch.Tensor, w: int, *, sum_to_one: bool, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    upper: torch.Tensor | None, exponent: torch.Tensor, constraints: Constraints
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Where bounds cannot hold (w,), and the bounds (p, w) in the units of the problem, harmless there."""
     if upper is None:
-        return torch.zeros(w, dtype=torch.bool, device=device), None
+        return None, None
     infeasible = ~(upper >= 0).all(0)
-    if sum_to_one:
+    if constraints.sum_to_one:
         infeasible |= upper.sum(0) < 1
-    return infeasible, scaled_by(torch.where(infeasible, 1.0, upper), units)
+    return infeasible, scaled_by(torch.where(infeasible, 1.0, upper), exponent)
 
 
 def _improved(
-    compressed: Compressed,
-    problem: Problem,
-    point: Point,
-    b: torch.Tensor,
-    units: torch.Tensor,
-    exponent: torch.Tensor,
+    compressed: Compressed, problem: Problem, point: Point, b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Solutions improved with their true residual, as far as the bounds allow, and g (p, w) there."""
     y = point.x
-    r = compressed.residual(b, scaled_by(y, -units))
-    d = scaled_by(compressed.project(r), -exponent)
+    d = compressed.project(compressed.residual(b, y))
     nothing = None if problem.total is None else torch.zeros_like(problem.total)
     step, _ = problem.sets.solve(point.free, d, nothing)
-    step = torch.where(point.free, step, 0.0)
-    room = torch.where(step < 0, y / -step, torch.inf)
-    if problem.upper is not None:
-        room = torch.where(step > 0, (problem.upper - y) / step, room)
-    length = torch.where(point.done, room.amin(0).clamp(0, 1), 0.0)
+    length = torch.where(point.done, _length(y, step, problem.upper), 0.0)
     better = torch.maximum(y + length * step, torch.zeros_like(y))
     g = problem.sets.gradient(d - problem.sets.product(better - y))
     return better, problem.relative(g, point.free)
+
+
+def _length(y: torch.Tensor, step: torch.Tensor, upper: torch.Tensor | None) -> torch.Tensor:
+    """How much of a step (p, w) the bounds allow (w,)."""
+    room = torch.where(step < 0, y / -step, torch.inf)
+    if upper is not None:
+        room = torch.where(step > 0, (upper - y) / step, room)
+    return room.amin(0).clamp(0, 1)
 
 
 def _is_minimiser(problem: Problem, y: torch.Tensor, g: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
@@ -261,23 +327,22 @@ def _unique(
 def _minimiser(
     compressed: Compressed,
     x: torch.Tensor,
-    converged: torch.Tensor,
-    unique: torch.Tensor,
-    infeasible: torch.Tensor,
+    converged: torch.Tensor | None,
+    unique: torch.Tensor | None,
+    infeasible: torch.Tensor | None,
 ) -> Minimiser:
+    """Solutions with their status: None stands for pixels that all converged, are unique, are feasible."""
     p, w = x.shape
     status = compressed.status.expand(w)
-    status = torch.where(unique, status, status.clamp(min=int(Status.RANK_DEFICIENT)))
-    status = torch.where(converged, status, status.clamp(min=int(Status.NOT_CONVERGED)))
-    status = torch.where(infeasible, int(Status.INFEASIBLE), status).to(torch.uint8)
+    if unique is not None:
+        status = torch.where(unique, status, status.clamp(min=int(Status.RANK_DEFICIENT)))
+    if converged is not None:
+        status = torch.where(converged, status, status.clamp(min=int(Status.NOT_CONVERGED)))
+    if infeasible is not None:
+        status = torch.where(infeasible, int(Status.INFEASIBLE), status)
+        x = torch.where(infeasible, math.nan, x)
     condition = torch.where(compressed.rank < p, math.inf, compressed.cond).expand(w)
-    return Minimiser(
-        torch.where(infeasible, math.nan, x) if bool(infeasible.any()) else x,
-        status,
-        compressed.rank.expand(w),
-        condition,
-        infeasible,
-    )
+    return Minimiser(x, status, compressed.rank.expand(w), condition, infeasible)
 
 
 def _cut(rows: torch.Tensor, p: int, rcond: float | None) -> torch.Tensor:
@@ -317,17 +382,15 @@ def _tolerance(rank: torch.Tensor, cut: torch.Tensor, p: int) -> torch.Tensor:
     return torch.where(rank == p, 0.0, cut.clamp(min=8 * p * U))
 
 
-def _in_units(R: torch.Tensor, exponent: torch.Tensor, *, sum_to_one: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """R and exponents in the units of the problem: each column's own, or the largest for all where the sum is known."""
-    if not sum_to_one:
-        return R, exponent
+def _in_one_unit(R: torch.Tensor, exponent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """R (p, p, w) with columns as large beside one another as they are, no exponents, and the common shift (w,)."""
     zero = (R == 0).all(0)
-    largest = torch.where(zero, torch.iinfo(torch.int32).min, exponent).amax(0, keepdim=True)
-    largest = torch.where(zero.all(0, keepdim=True), 0, largest)
-    return scaled_by(R, torch.where(zero, 0, exponent - largest)), largest.expand_as(exponent)
+    largest = torch.where(zero, torch.iinfo(torch.int32).min, exponent).amax(0)
+    shift = torch.where(zero.all(0), 0, largest)
+    return scaled_by(R, torch.where(zero, 0, exponent - shift)), torch.zeros_like(exponent), shift
 
 
 def _status(rows: torch.Tensor, p: int, cond: torch.Tensor) -> torch.Tensor:
     """ok, ill_conditioned or underdetermined (w,); what depends on the solution is added to it."""
     status = torch.where((cond > ILL_CONDITIONED) & (cond < math.inf), int(Status.ILL_CONDITIONED), int(Status.OK))
-    return torch.where(rows < p, int(Status.UNDERDETERMINED), status)
+    return torch.where(rows < p, int(Status.UNDERDETERMINED), status).to(torch.uint8)

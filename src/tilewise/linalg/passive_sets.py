@@ -26,6 +26,7 @@ import torch
 from tilewise.linalg.orthogonal import back_substitute, orthogonalise, project
 from tilewise.linalg.scaling import euclidean_norm, exponent_of, power_of_two, scaled_by
 
+U = 2.0**-53
 #: Unknowns up to which the factors of every set are made beforehand: 256 sets of 8 x 8 are 128 KiB.
 MOST_IN_TABLE = 8
 #: Elements of factors that are gathered for pixels at a time.
@@ -86,16 +87,18 @@ class SharedSets:
     table: Factored | None
 
     @classmethod
-    def of(cls, R: torch.Tensor, *, tolerance: float, sum_known: bool) -> SharedSets:
-        """Sets of R (p, p), with the table where it is small."""
+    def of(
+        cls, R: torch.Tensor, *, tolerance: float, sum_known: bool
+    ) -> tuple[SharedSets, tuple[torch.Tensor, torch.Tensor] | None]:
+        """Sets of R (p, p); and where there is a table its sets (p, 2^p) and their projectors (2^p, p, p)."""
         p = len(R)
         order = size_order(R.unsqueeze(-1)).squeeze(-1)
-        table = None
-        if p <= MOST_IN_TABLE:
-            codes = torch.arange(2**p, device=R.device)
-            every = (codes >> torch.arange(p, device=R.device).unsqueeze(-1)) & 1 == 1
-            table = factored_sets(R, every, order, tolerance, sum_known=sum_known)
-        return cls(R, tolerance, order, sum_known, table)
+        if p > MOST_IN_TABLE:
+            return cls(R, tolerance, order, sum_known, None), None
+        codes = torch.arange(2**p, device=R.device)
+        every = (codes >> torch.arange(p, device=R.device).unsqueeze(-1)) & 1 == 1
+        table, projectors = factored_sets(R, every, order, tolerance, sum_known=sum_known)
+        return cls(R, tolerance, order, sum_known, table), (every, projectors)
 
     def take(self, pixels: torch.Tensor) -> SharedSets:
         """The same: R serves every pixel."""
@@ -123,9 +126,8 @@ class SharedSets:
         self, free: torch.Tensor, c: torch.Tensor, total: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         sets, code = torch.unique(free, dim=1, return_inverse=True)
-        return _solved(
-            factored_sets(self.R, sets, self.order, self.tolerance, sum_known=self.sum_known), code, c, total
-        )
+        factors, _ = factored_sets(self.R, sets, self.order, self.tolerance, sum_known=self.sum_known)
+        return _solved(factors, code, c, total)
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def size_order(R: torch.Tensor) -> torch.Tensor:
     return torch.where(zero, torch.iinfo(torch.int32).min, norm).argsort(dim=0, stable=True).argsort(dim=0)
 
 
-def balance(z: torch.Tensor, pivot: torch.Tensor, total: torch.Tensor) -> None:
+def balance(z: torch.Tensor, pivot: torch.Tensor, total: torch.Tensor | float) -> None:
     """Give what is missing to `total` to the pivot: the sum is then `total` but for its own rounding."""
     z.scatter_add_(0, pivot.view(1, -1), (total - z.sum(0)).unsqueeze(0))
 
@@ -221,16 +223,19 @@ def independence(triangle: torch.Tensor, live: torch.Tensor, tolerance: torch.Te
 
 def factored_sets(
     R: torch.Tensor, sets: torch.Tensor, order: torch.Tensor, tolerance: float, *, sum_known: bool
-) -> Factored:
-    """Factors of sets (p, u) of the columns of R (p, p), by Householder QR."""
+) -> tuple[Factored, torch.Tensor]:
+    """Factors of sets (p, u) of the columns of R (p, p), by Householder QR, and their projectors I - Q Q^T (u, p, p)."""
     p, u = sets.shape
     columns, live, places, exponent, pivot = packed(R.unsqueeze(-1), sets, order.unsqueeze(-1), sum_known=sum_known)
     width = columns.shape[1]
     G = R.new_zeros(u, p, p)
+    projectors = torch.eye(p, dtype=R.dtype, device=R.device).repeat(u, 1, 1)
     independent = torch.ones(u, dtype=torch.bool, device=R.device)
     if width:
         Q, triangle = torch.linalg.qr(columns.permute(2, 0, 1))
         independent = independence(triangle.permute(1, 2, 0), live, tolerance)
+        inner = Q * live.T.unsqueeze(1)
+        projectors -= inner @ inner.mT
         # Columns that are not there come last: a unit diagonal leaves the others as they are.
         fill = (~live.T | ~independent.unsqueeze(-1)).to(R.dtype).diag_embed()
         inverse = torch.linalg.solve_triangular(triangle + fill, Q.mT, upper=True)
@@ -244,7 +249,7 @@ def factored_sets(
         h.scatter_add_(0, pivot.unsqueeze(0), h.new_ones(1, u))
         h = h * sets.any(0)
         G = G * sets.any(0).view(u, 1, 1)
-    return Factored(G.permute(1, 2, 0).reshape(p * p, u).contiguous(), h, pivot, independent)
+    return Factored(G.permute(1, 2, 0).reshape(p * p, u).contiguous(), h, pivot, independent), projectors
 
 
 def _bits(free: torch.Tensor) -> torch.Tensor:
@@ -259,17 +264,23 @@ def _solved(
     factors: Factored, code: torch.Tensor, c: torch.Tensor, total: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Solutions with the factors of each pixel's own set, in index order, and which sets are independent."""
-    p = len(c)
-    z = torch.empty_like(c)
-    for part in _parts(c):
-        G = factors.G.gather(1, code[part].expand(p * p, -1)).view(p, p, -1)
-        torch.mul(G[:, 0], c[0, part], out=z[:, part])
-        for j in range(1, p):
-            z[:, part].addcmul_(G[:, j], c[j, part])
+    z = products(factors.G, code, c)
     if total is not None:
         z.add_(factors.h[:, code] * total)
         balance(z, factors.pivot[code], total)
     return z, factors.independent[code]
+
+
+def products(G: torch.Tensor, code: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """The product (p, w) of c (p, w) and the matrix of each pixel's own set, of u (p p, u); in index order."""
+    p = len(c)
+    z = torch.empty_like(c)
+    for part in _parts(c):
+        own = G.gather(1, code[part].expand(p * p, -1)).view(p, p, -1)
+        torch.mul(own[:, 0], c[0, part], out=z[:, part])
+        for j in range(1, p):
+            z[:, part].addcmul_(own[:, j], c[j, part])
+    return z
 
 
 def _parts(c: torch.Tensor) -> list[slice]:
