@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewise.linalg.passive_sets import Factored, U, balance, products
+from tilewise.linalg.passive_sets import Factored, U, products
 from tilewise.linalg.scaling import euclidean_norm
 
 #: Makes any x below zero a violation beside the noise of g, however small it is.
@@ -93,14 +93,6 @@ class Table:
             v.add_(self.m[:, code])
             noise = noise + self.noise[code]
         return _number(bits, v > noise)
-
-    def solve(self, code: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        """x (p, w) of the set of each pixel."""
-        x = products(self.factors.G, code, c)
-        if self.m is not None:
-            x.add_(self.factors.h[:, code])
-            balance(x, self.factors.pivot[code], 1.0)
-        return x.clamp_(min=0)
 
 
 def _number(bits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from tilewise.linalg.active_set import Point, Problem, exchanges, minimise
 from tilewise.linalg.exchange import Table
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED
 from tilewise.linalg.orthogonal import orthogonalise, project, triangular_inverse
-from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U, packed, products, size_order
+from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U, applied, gathered, packed, size_order
 from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, scaled_by
 
 #: Elements of matrices that are worked on at a time.
@@ -78,6 +78,8 @@ class Compressed:
         Of the same shape: what compresses right-hand sides.
     R
         (p, p, 1 or w) in the units of the problem.
+    size
+        (p, 1 or w) norms of its columns.
     sets, table
         Least squares on sets of its columns; the table where a matrix of a few columns and full rank is shared.
     exponent
@@ -91,6 +93,7 @@ class Compressed:
     A: torch.Tensor
     Q: torch.Tensor
     R: torch.Tensor
+    size: torch.Tensor
     sets: Sets
     table: Table | None
     exponent: torch.Tensor
@@ -141,7 +144,7 @@ def compress_shared(A: torch.Tensor, rcond: float | None, *, sum_to_one: bool) -
     table = None
     if projectors is not None and sets.table is not None and int(rank) == p:
         table = Table.of(sets.R, projectors[0], sets.table, projectors[1], sum_known=sum_to_one)
-    return Compressed(scaled, Q, R, sets, table, exponent, shift, rank, cut, cond, status)
+    return Compressed(scaled, Q, R, euclidean_norm(R, dim=0), sets, table, exponent, shift, rank, cut, cond, status)
 
 
 def compress_own(
@@ -160,7 +163,7 @@ def compress_own(
         R, exponent, shift = _in_one_unit(R, exponent)
         scaled = A
     sets = OwnSets.of(R, tolerance=_tolerance(rank, cut, p))
-    return Compressed(scaled, Q, R, sets, None, exponent, shift, rank, cut, cond, status)
+    return Compressed(scaled, Q, R, euclidean_norm(R, dim=0), sets, None, exponent, shift, rank, cut, cond, status)
 
 
 def solve_compressed(
@@ -186,30 +189,32 @@ def _by_table(
     c = compressed.project(b)
     level = _magnitude(c)
     code, left = table.settle(c, level, min(constraints.max_iter, exchanges(p)))
-    y = table.solve(code, c)
+    own = gathered(table.factors.G, code)
+    y = applied(own, c)
+    if constraints.sum_to_one:
+        y.add_(table.factors.h[:, code])
+    y.clamp_(min=0)
     d = compressed.project(compressed.residual(b, y))
-    step = products(table.factors.G, code, d)
+    step = applied(own, d)
     better = y + step
-    pivot = table.factors.pivot[code].unsqueeze(0) if constraints.sum_to_one else None
     if bool((better < 0).any()):
         better = y + step * _length(y, step, None)
         better.clamp_(min=0)
     g = compressed.sets.gradient(d - compressed.sets.product(better - y))
-    size = euclidean_norm(compressed.R, dim=0)
-    noise = ((size.T @ better).squeeze(0) + level) * _roundings(b, p)
-    if pivot is None:
-        noise = size * noise
-    else:
+    noise = (compressed.size.T @ better + level) * _roundings(b, p)
+    size = compressed.size
+    if constraints.sum_to_one:
+        pivot = table.factors.pivot[code].unsqueeze(0)
         better.scatter_add_(0, pivot, 1 - better.sum(0, keepdim=True))
         g = g - g.gather(0, pivot)
-        noise = (size + size.squeeze(1)[pivot]) * noise
+        size = size + size.squeeze(1)[pivot]
+    noise = size * noise
     fine = (g <= noise) & ((g >= -noise) | (better <= 0))
     if len(left) or not bool(fine.all()):
         fine = fine.all(0)
         fine[left] = False
         left = (~fine).nonzero().flatten()
-    x = better if pivot is not None else scaled_by(better, -compressed.exponent)
-    return _minimiser(compressed, x, None, None, None), left
+    return _minimiser(compressed, scaled_by(better, -compressed.exponent), None, None, None), left
 
 
 def _magnitude(c: torch.Tensor) -> torch.Tensor:
@@ -231,7 +236,7 @@ def _by_active_set(
     problem = Problem(
         compressed.sets,
         c,
-        euclidean_norm(compressed.R, dim=0),
+        compressed.size,
         _magnitude(c),
         bounds,
         b.new_ones(w) if constraints.sum_to_one else None,

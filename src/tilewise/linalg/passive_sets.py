@@ -272,14 +272,24 @@ def _solved(
 
 
 def products(G: torch.Tensor, code: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """The product (p, w) of c (p, w) and the matrix of each pixel's own set, of u (p p, u); in index order."""
-    p = len(c)
-    z = torch.empty_like(c)
-    for part in _parts(c):
-        own = G.gather(1, code[part].expand(p * p, -1)).view(p, p, -1)
-        torch.mul(own[:, 0], c[0, part], out=z[:, part])
-        for j in range(1, p):
-            z[:, part].addcmul_(own[:, j], c[j, part])
+    """The product (p, w) of c (p, w) and the matrix of each pixel's own set, of u (p p, u)."""
+    parts = [applied(gathered(G, code[part]), c[:, part]) for part in _parts(c)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def gathered(G: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
+    """The matrices (p p, w) of each pixel's own set, of u (p p, u)."""
+    return G.gather(1, code.expand(len(G), -1))
+
+
+def applied(own: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """The product (p, w) of matrices (p p, w) and c (p, w), in index order by elementwise operations."""
+    p, w = c.shape
+    columns = own.view(p, p, w).unbind(1)
+    rows = c.unbind(0)
+    z = columns[0] * rows[0]
+    for column, row in zip(columns[1:], rows[1:], strict=True):
+        z.addcmul_(column, row)
     return z
 
 
