@@ -19,7 +19,8 @@ Two methods follow one another, each on the pixels that are not finished:
   over, as is one that would move to the wrong side of its bound, which only rounding can make it do.
 
 What counts as zero. g is computed within (2 p + 2) u |R|^T (|c| + |R||x|), u = 2^-53, so below 4 p u ||r_j|| (||c|| +
-sum ||r_k|| x_k) a violation cannot be told from rounding; of candidates within that of the steepest, the first is taken.
+sum ||r_k|| x_k) a violation cannot be told from rounding. Of candidates within that of the steepest the first is
+taken.
 """
 
 from __future__ import annotations
@@ -156,7 +157,9 @@ def minimise(problem: Problem, regular: torch.Tensor, max_iter: int) -> Point:
     spent = 0
     if len(pixels):
         everyone = len(pixels) == len(regular)
-        found, spent = _block_exchange(problem if everyone else problem.take(pixels), min(max_iter, exchanges(len(problem.c))))
+        found, spent = _block_exchange(
+            problem if everyone else problem.take(pixels), min(max_iter, exchanges(len(problem.c)))
+        )
         if everyone and bool(found.done.all()):
             return found
         point.put(pixels[found.done], found.take(_where(found.done)))

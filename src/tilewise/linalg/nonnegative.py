@@ -24,14 +24,12 @@ import torch
 
 from tilewise.fields import Status
 from tilewise.linalg.active_set import Point, Problem, exchanges, minimise
+from tilewise.linalg.batching import MOST_ELEMENTS
 from tilewise.linalg.exchange import Table
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED
 from tilewise.linalg.orthogonal import orthogonalise, project, triangular_inverse
 from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U, applied, gathered, packed, size_order
 from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, scaled_by
-
-#: Elements of matrices that are worked on at a time.
-_MOST_ELEMENTS = 2**18
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,6 @@ def solve_compressed(
     if len(left):
         others = _by_active_set(compressed, b[:, left], None, constraints)
         found.x[:, left] = others.x
-        found = replace(found, status=found.status.clone())
         found.status[left] = others.status
     return found
 
@@ -185,7 +182,7 @@ def _by_table(
     compressed: Compressed, table: Table, b: torch.Tensor, constraints: Constraints
 ) -> tuple[Minimiser, torch.Tensor]:
     """Minimisers by block exchange, and the pixels that they cannot be vouched for at."""
-    p, w = compressed.exponent.shape[0], b.shape[1]
+    p = len(compressed.exponent)
     c = compressed.project(b)
     level = _magnitude(c)
     code, left = table.settle(c, level, min(constraints.max_iter, exchanges(p)))
@@ -255,6 +252,11 @@ def _by_active_set(
     return _minimiser(compressed, x, converged, unique, infeasible)
 
 
+def can_sum_to_one(upper: torch.Tensor) -> torch.Tensor:
+    """Whether (w,) unknowns within upper bounds (p, w) reach one, but for the rounding of the sum."""
+    return upper.sum(0) >= 1 - len(upper) * EPS
+
+
 def _bounds(
     upper: torch.Tensor | None, exponent: torch.Tensor, constraints: Constraints
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -263,7 +265,7 @@ def _bounds(
         return None, None
     infeasible = ~(upper >= 0).all(0)
     if constraints.sum_to_one:
-        infeasible |= upper.sum(0) < 1
+        infeasible |= ~can_sum_to_one(upper)
     return infeasible, scaled_by(torch.where(infeasible, 1.0, upper), exponent)
 
 
@@ -316,14 +318,12 @@ def _unique(
         loose &= problem.upper > 0
     p = len(g)
     order = size_order(compressed.R)
-    step = max(64, _MOST_ELEMENTS // (p * p))
+    step = max(64, MOST_ELEMENTS // (p * p))
     for start in range(0, len(where), step):
         pixels = where[start : start + step]
-        R, places, cut = (
-            x if x.shape[-1] == 1 else x[..., pixels] for x in (compressed.R, order, compressed.cut)
-        )
+        R, places, cut = (x if x.shape[-1] == 1 else x[..., pixels] for x in (compressed.R, order, compressed.cut))
         columns = packed(R, loose[:, pixels], places, sum_known=sum_known)[0]
-        count = (loose[:, pixels].sum(0) - sum_known).clamp(min=0)
+        count = (loose[:, pixels].sum(0) - int(sum_known)).clamp(min=0)
         rank = _rank(columns, cut)[0] if columns.shape[1] else torch.zeros_like(count)
         unique[pixels] = rank == count
     return unique
@@ -338,7 +338,7 @@ def _minimiser(
 ) -> Minimiser:
     """Solutions with their status: None stands for pixels that all converged, are unique, are feasible."""
     p, w = x.shape
-    status = compressed.status.expand(w)
+    status = compressed.status.expand(w).clone()
     if unique is not None:
         status = torch.where(unique, status, status.clamp(min=int(Status.RANK_DEFICIENT)))
     if converged is not None:
@@ -368,7 +368,7 @@ def _rank(R: torch.Tensor, cut: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 def _rank_or_bound(
     R: torch.Tensor, cut: torch.Tensor, rows: torch.Tensor, *, want_cond: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank and condition, or where ||R||_F ||R^-1||_F proves full rank and good condition (see `factors`) that bound."""
+    """Rank and condition; or, where it proves full rank and good condition (see `factors`), ||R||_F ||R^-1||_F."""
     p, _, w = R.shape
     if want_cond:
         return _rank(R, cut)

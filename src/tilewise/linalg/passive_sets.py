@@ -23,14 +23,11 @@ from typing import Protocol
 
 import torch
 
+from tilewise.linalg.batching import MOST_ELEMENTS, MOST_IN_TABLE
 from tilewise.linalg.orthogonal import back_substitute, orthogonalise, project
 from tilewise.linalg.scaling import euclidean_norm, exponent_of, power_of_two, scaled_by
 
 U = 2.0**-53
-#: Unknowns up to which the factors of every set are made beforehand: 256 sets of 8 x 8 are 128 KiB.
-MOST_IN_TABLE = 8
-#: Elements of factors that are gathered for pixels at a time.
-_MOST_ELEMENTS = 2**18
 
 
 class Sets(Protocol):
@@ -161,10 +158,9 @@ class OwnSets:
         """Solutions on `free`, and which sets have no dependent columns."""
         columns, live, places, exponent, pivot = packed(self.R, free, self.order, sum_known=total is not None)
         width = columns.shape[1]
-        if total is None:
-            rest = c.clone()
-        else:
-            rest = c - total * self.R.gather(1, pivot.expand(len(self.R), 1, -1)).squeeze(1)
+        rest = c.clone()
+        if total is not None:
+            rest -= total * self.R.gather(1, pivot.expand(len(self.R), 1, -1)).squeeze(1)
         if width:
             triangle = orthogonalise(columns)
             independent = independence(triangle, live, self.tolerance)
@@ -224,7 +220,7 @@ def independence(triangle: torch.Tensor, live: torch.Tensor, tolerance: torch.Te
 def factored_sets(
     R: torch.Tensor, sets: torch.Tensor, order: torch.Tensor, tolerance: float, *, sum_known: bool
 ) -> tuple[Factored, torch.Tensor]:
-    """Factors of sets (p, u) of the columns of R (p, p), by Householder QR, and their projectors I - Q Q^T (u, p, p)."""
+    """Factors of sets (p, u) of the columns of R (p, p) by Householder QR, and their projectors I - Q Q^T (u, p, p)."""
     p, u = sets.shape
     columns, live, places, exponent, pivot = packed(R.unsqueeze(-1), sets, order.unsqueeze(-1), sum_known=sum_known)
     width = columns.shape[1]
@@ -296,7 +292,7 @@ def applied(own: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 def _parts(c: torch.Tensor) -> list[slice]:
     """Pixels for which factors of their own are few enough to be gathered at a time."""
     p, w = c.shape
-    step = max(64, _MOST_ELEMENTS // (p * p) // 64 * 64)
+    step = max(64, MOST_ELEMENTS // (p * p) // 64 * 64)
     return [slice(start, min(start + step, w)) for start in range(0, w, step)]
 
 
