@@ -155,7 +155,7 @@ def problems(draw):
     if draw(st.booleans()):
         b[rng.random(b.shape) < 0.2] = np.nan
     if draw(st.booleans()):
-        others["weights"] = (("e", "x"), rng.choice([0.0, 1.0, 2.0, 0.25], (n, 3)))
+        others["weights"] = (("e", "x"), rng.choice([0.0, 1.0, 4.0, 0.25], (n, 3)))
     if draw(st.booleans()):
         dims = draw(st.sampled_from([("u",), ("u", "x")]))
         least = 1 if options["sum_to_one"] and dims == ("u",) else 0
@@ -198,7 +198,7 @@ def check_pixel(found, A, b, weights, upper, sum_to_one):
         assert np.isnan(found["solution"]).all()
         return
     root = np.sqrt(weights[there])
-    # Weights of 2 have a root that is rounded: the oracle then solves a problem that differs by u, as ours does.
+    # The weights have exact roots, so that the oracle's ties are those of the problem.
     A, b = A[there] * root[:, None], b[there] * root
     exact = exact_minimum(A, b, upper, sum_to_one=sum_to_one)
     x = found["solution"]

@@ -9,16 +9,9 @@ import torch
 
 from tilewise.errors import ParameterError
 from tilewise.linalg.batching import designs_at_once
+from tilewise.linalg.compression import Compressed, compress_own, compress_shared
 from tilewise.linalg.least_squares import shared_rows
-from tilewise.linalg.nonnegative import (
-    Compressed,
-    Constraints,
-    Minimiser,
-    can_sum_to_one,
-    compress_own,
-    compress_shared,
-    solve_compressed,
-)
+from tilewise.linalg.nonnegative import Constraints, Minimiser, can_sum_to_one, solve_compressed
 from tilewise.linalg.pixels import Found, solve_pixels
 from tilewise.linalg.regression import Design, r_squared
 from tilewise.linalg.rows import Panel, Rules

@@ -1,15 +1,10 @@
 """Least squares with bounds, min ||A x - b|| for 0 <= x <= upper and, where asked, sum x = 1, for panels of pixels.
 
-A, its rows times the roots of their weights, is scaled by columns, A = S 2^e, and compressed once by QR, S = Q R with
-c = Q^T b; the active set is then found on the p x p problem (`active_set`). Where the sum is known all unknowns are in
-one unit, so columns keep their sizes beside one another: R 2^(e - max e). Nothing is rounded by either scaling.
-
-Accuracy. The factors are those of S + E, ||e_j|| <= c u ||s_j|| (Householder QR, or modified Gram-Schmidt with b as one
-more column), so a support is decided on data that differ by rounding from those given. The solution on it is then
-improved once with r = b - A x of the data as given, and the conditions for a minimiser are checked with that residual
-for every pixel: with n rows, rounding in r and A^T r is at most (n + p + 3) u ||a_j|| (||b|| + sum ||a_k|| x_k), and a
-backward stable solution leaves c u of the same, c a modest constant times n p. A pixel in which some a_j^T r exceeds
-4 n p u ||a_j|| (||b|| + sum ||a_k|| x_k), or has the wrong sign beyond it, is not_converged.
+The p x p problem that stands for it (`compression`) is solved by block exchange or by active sets, and the solution is
+taken to the data as given: it is improved once with r = b - A x, and the conditions for a minimiser are checked with
+that residual for every pixel. With n rows, rounding in r and A^T r is at most (n + p + 3) u ||a_j|| times
+(||b|| + sum ||a_k|| x_k), and a backward stable solution leaves c u of the same, c a modest constant times n p. A pixel in which some a_j^T r
+exceeds 4 n p u ||a_j|| (||b|| + sum ||a_k|| x_k), or has the wrong sign beyond it, is not_converged.
 
 Uniqueness. Any two minimisers differ by a null vector of A, which is zero for unknowns whose a_j^T r keeps them at a
 bound; so x is unique if the columns of all others are independent (less their sum, where that is known).
@@ -25,11 +20,11 @@ import torch
 from tilewise.fields import Status
 from tilewise.linalg.active_set import Point, Problem, exchanges, minimise
 from tilewise.linalg.batching import MOST_ELEMENTS
+from tilewise.linalg.compression import Compressed, rank_and_condition
 from tilewise.linalg.exchange import Table
-from tilewise.linalg.factors import EPS, ILL_CONDITIONED
-from tilewise.linalg.orthogonal import orthogonalise, project, triangular_inverse
-from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U, applied, gathered, packed, size_order
-from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, scaled_by
+from tilewise.linalg.factors import EPS
+from tilewise.linalg.passive_sets import U, applied, gathered, packed, size_order
+from tilewise.linalg.scaling import scaled_by
 
 
 @dataclass(frozen=True)
@@ -62,106 +57,6 @@ class Minimiser:
     rank: torch.Tensor
     condition: torch.Tensor
     infeasible: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """A of one or of w pixels, compressed: the last axis of what is a pixel's own is w, and 1 where all share it.
-
-    Attributes
-    ----------
-    A
-        (n, p) or (n, p, w): the matrix times the unknowns in the units of the problem, in the units of b.
-    Q
-        Of the same shape: what compresses right-hand sides.
-    R
-        (p, p, 1 or w) in the units of the problem.
-    size
-        (p, 1 or w) norms of its columns.
-    sets, table
-        Least squares on sets of its columns; the table where a matrix of a few columns and full rank is shared.
-    exponent
-        (p, 1 or w): unknowns of the problem are 2^exponent times those of the user.
-    shift
-        (1 or w,): right-hand sides of the user are 2^shift times those of the problem.
-    rank, cut, cond, status
-        (1 or w,) of the column-scaled A; `cut` is rcond.
-    """
-
-    A: torch.Tensor
-    Q: torch.Tensor
-    R: torch.Tensor
-    size: torch.Tensor
-    sets: Sets
-    table: Table | None
-    exponent: torch.Tensor
-    shift: torch.Tensor
-    rank: torch.Tensor
-    cut: torch.Tensor
-    cond: torch.Tensor
-    status: torch.Tensor
-
-    def project(self, b: torch.Tensor) -> torch.Tensor:
-        """Q^T b (p, w) in the units of the problem; where matrices are the pixels' own b is overwritten."""
-        if self.Q.dim() == 2:
-            return self.Q.T @ b
-        c = project(self.Q, b)
-        return scaled_by(c, -self.shift) if bool(self.shift.any()) else c
-
-    def residual(self, b: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """b - A y (n, w)."""
-        if self.A.dim() == 2:
-            return torch.addmm(b, self.A, y, alpha=-1)
-        r = b.clone()
-        for j, column in enumerate(self.A.unbind(1)):
-            r.addcmul_(column, y[j], value=-1)
-        return r
-
-    def level(self, b: torch.Tensor) -> torch.Tensor:
-        """||b|| (w,) in the units of the problem."""
-        return scaled_by(euclidean_norm(b, dim=0), -self.shift)
-
-
-def compress_shared(A: torch.Tensor, rcond: float | None, *, sum_to_one: bool) -> Compressed:
-    """A matrix (n, p) that all pixels share."""
-    n, p = A.shape
-    scaled, exponent = column_scaled(A)
-    Q, R = torch.linalg.qr(scaled)
-    if n < p:
-        Q, R = torch.nn.functional.pad(Q, (0, p - n)), torch.nn.functional.pad(R, (0, 0, 0, p - n))
-    R = R.unsqueeze(-1)
-    rows = torch.tensor([n], device=A.device)
-    cut = _cut(rows, p, rcond)
-    rank, cond = _rank(R, cut)
-    status = _status(rows, p, cond)
-    exponent, shift = exponent.unsqueeze(-1), torch.zeros_like(rank)
-    if sum_to_one:
-        R, exponent, shift = _in_one_unit(R, exponent)
-        Q, scaled = scaled_by(Q, -shift), A
-    sets, projectors = SharedSets.of(R.squeeze(-1), tolerance=float(_tolerance(rank, cut, p)), sum_known=sum_to_one)
-    table = None
-    if projectors is not None and sets.table is not None and int(rank) == p:
-        table = Table.of(sets.R, projectors[0], sets.table, projectors[1], sum_known=sum_to_one)
-    return Compressed(scaled, Q, R, euclidean_norm(R, dim=0), sets, table, exponent, shift, rank, cut, cond, status)
-
-
-def compress_own(
-    A: torch.Tensor, rows: torch.Tensor, rcond: float | None, *, sum_to_one: bool, want_cond: bool
-) -> Compressed:
-    """Matrices (n, p, w), each with `rows` (w,) that are there, the others being zero."""
-    p = A.shape[1]
-    scaled, exponent = column_scaled(A)
-    Q = scaled.clone()
-    R = orthogonalise(Q)
-    cut = _cut(rows, p, rcond)
-    rank, cond = _rank_or_bound(R, cut, rows, want_cond=want_cond)
-    status = _status(rows, p, cond)
-    shift = torch.zeros_like(rank)
-    if sum_to_one:
-        R, exponent, shift = _in_one_unit(R, exponent)
-        scaled = A
-    sets = OwnSets.of(R, tolerance=_tolerance(rank, cut, p))
-    return Compressed(scaled, Q, R, euclidean_norm(R, dim=0), sets, None, exponent, shift, rank, cut, cond, status)
 
 
 def solve_compressed(
@@ -322,9 +217,9 @@ def _unique(
     for start in range(0, len(where), step):
         pixels = where[start : start + step]
         R, places, cut = (x if x.shape[-1] == 1 else x[..., pixels] for x in (compressed.R, order, compressed.cut))
-        columns = packed(R, loose[:, pixels], places, sum_known=sum_known)[0]
+        columns = packed(R, loose[:, pixels], places, cut, sum_known=sum_known)[0]
         count = (loose[:, pixels].sum(0) - int(sum_known)).clamp(min=0)
-        rank = _rank(columns, cut)[0] if columns.shape[1] else torch.zeros_like(count)
+        rank = rank_and_condition(columns, cut)[0] if columns.shape[1] else torch.zeros_like(count)
         unique[pixels] = rank == count
     return unique
 
@@ -348,54 +243,3 @@ def _minimiser(
         x = torch.where(infeasible, math.nan, x)
     condition = torch.where(compressed.rank < p, math.inf, compressed.cond).expand(w)
     return Minimiser(x, status, compressed.rank.expand(w), condition, infeasible)
-
-
-def _cut(rows: torch.Tensor, p: int, rcond: float | None) -> torch.Tensor:
-    """Singular values (w,) at most this times the largest are zero."""
-    if rcond is not None:
-        return torch.full_like(rows, rcond, dtype=torch.float64)
-    return rows.clamp(min=p) * EPS
-
-
-def _rank(R: torch.Tensor, cut: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank and condition (w,) of matrices (m, p, w), cut at the rank, by their singular values."""
-    s = torch.linalg.svdvals(batch_first(R))
-    rank = (s > cut.unsqueeze(-1) * s[:, :1]).sum(-1)
-    smallest = s.gather(-1, (rank - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return rank, torch.where(rank > 0, s[:, 0] / smallest, math.inf)
-
-
-def _rank_or_bound(
-    R: torch.Tensor, cut: torch.Tensor, rows: torch.Tensor, *, want_cond: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank and condition; or, where it proves full rank and good condition (see `factors`), ||R||_F ||R^-1||_F."""
-    p, _, w = R.shape
-    if want_cond:
-        return _rank(R, cut)
-    X = triangular_inverse(R)
-    bound = ((R * R).sum((0, 1)) * (X * X).sum((0, 1))).sqrt()
-    limit = (1 / cut.clamp(min=p * EPS)).clamp(max=ILL_CONDITIONED) / 4
-    rank = torch.full((w,), p, dtype=torch.int64, device=R.device)
-    doubtful = (~(bound < limit) | (rows < p)).nonzero().flatten()
-    if len(doubtful):
-        rank[doubtful], bound[doubtful] = _rank(R[..., doubtful], cut[doubtful])
-    return rank, bound
-
-
-def _tolerance(rank: torch.Tensor, cut: torch.Tensor, p: int) -> torch.Tensor:
-    """Pivot, as part of the norm of a set, at which a column depends on others: none at full rank."""
-    return torch.where(rank == p, 0.0, cut.clamp(min=8 * p * U))
-
-
-def _in_one_unit(R: torch.Tensor, exponent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """R (p, p, w) with columns as large beside one another as they are, no exponents, and the common shift (w,)."""
-    zero = (R == 0).all(0)
-    largest = torch.where(zero, torch.iinfo(torch.int32).min, exponent).amax(0)
-    shift = torch.where(zero.all(0), 0, largest)
-    return scaled_by(R, torch.where(zero, 0, exponent - shift)), torch.zeros_like(exponent), shift
-
-
-def _status(rows: torch.Tensor, p: int, cond: torch.Tensor) -> torch.Tensor:
-    """ok, ill_conditioned or underdetermined (w,); what depends on the solution is added to it."""
-    status = torch.where((cond > ILL_CONDITIONED) & (cond < math.inf), int(Status.ILL_CONDITIONED), int(Status.OK))
-    return torch.where(rows < p, int(Status.UNDERDETERMINED), status).to(torch.uint8)

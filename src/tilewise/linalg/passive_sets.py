@@ -156,7 +156,9 @@ class OwnSets:
         self, free: torch.Tensor, c: torch.Tensor, total: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Solutions on `free`, and which sets have no dependent columns."""
-        columns, live, places, exponent, pivot = packed(self.R, free, self.order, sum_known=total is not None)
+        columns, live, places, exponent, pivot = packed(
+            self.R, free, self.order, self.tolerance, sum_known=total is not None
+        )
         width = columns.shape[1]
         rest = c.clone()
         if total is not None:
@@ -187,12 +189,13 @@ def balance(z: torch.Tensor, pivot: torch.Tensor, total: torch.Tensor | float) -
 
 
 def packed(
-    R: torch.Tensor, free: torch.Tensor, order: torch.Tensor, *, sum_known: bool
+    R: torch.Tensor, free: torch.Tensor, order: torch.Tensor, tolerance: torch.Tensor | float, *, sum_known: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The columns of each set side by side, scaled by powers of two.
 
     Returns the columns (p, f, w), zero where a set has fewer; the mask (f, w) of those there; their places (f, w)
-    among the unknowns; their exponents (f, w); and the pivots (1, w).
+    among the unknowns; their exponents (f, w); and the pivots (1, w). A difference of columns that is within the
+    tolerance of what it is a difference of is zero: scaled up, its rounding would pass for a direction.
     """
     p = len(free)
     pivot = torch.where(free, order, p).argmin(0, keepdim=True)
@@ -204,7 +207,10 @@ def packed(
     live = torch.arange(width, device=R.device).unsqueeze(-1) < count
     columns = R.expand(p, p, free.shape[1]).gather(1, places.expand(p, *places.shape))
     if sum_known:
-        columns = columns - R.expand(p, p, free.shape[1]).gather(1, pivot.expand(p, *pivot.shape))
+        minus = R.expand(p, p, free.shape[1]).gather(1, pivot.expand(p, *pivot.shape))
+        size = euclidean_norm(columns, dim=0) + euclidean_norm(minus, dim=0)
+        columns = columns - minus
+        columns = columns * (euclidean_norm(columns, dim=0) > tolerance * size)
     columns = columns * live
     exponent = exponent_of(euclidean_norm(columns, dim=0)) if width else places
     return scaled_by(columns, -exponent) if width else columns, live, places, exponent, pivot
@@ -222,7 +228,9 @@ def factored_sets(
 ) -> tuple[Factored, torch.Tensor]:
     """Factors of sets (p, u) of the columns of R (p, p) by Householder QR, and their projectors I - Q Q^T (u, p, p)."""
     p, u = sets.shape
-    columns, live, places, exponent, pivot = packed(R.unsqueeze(-1), sets, order.unsqueeze(-1), sum_known=sum_known)
+    columns, live, places, exponent, pivot = packed(
+        R.unsqueeze(-1), sets, order.unsqueeze(-1), tolerance, sum_known=sum_known
+    )
     width = columns.shape[1]
     G = R.new_zeros(u, p, p)
     projectors = torch.eye(p, dtype=R.dtype, device=R.device).repeat(u, 1, 1)
