@@ -1,10 +1,10 @@
 """Matrices compressed by QR for bounded least squares: one that all pixels share, or one for each of a batch.
 
-A, its rows times the roots of their weights, is scaled by columns, A = S 2^e, and factored once, S = Q R. With
-c = Q^T b the p x p problem min ||R y - c|| stands for min ||A x - b||, y = 2^e x. Where the unknowns sum to one they are in one
-unit, so columns keep their sizes beside one another, R 2^(e - max e), and c is scaled by 2^-max e. Nothing is rounded
-by either scaling. The factors are those of S + E, ||e_j|| <= c u ||s_j||: by Householder QR where A is shared, and by
-modified Gram-Schmidt with b as one more column (`orthogonal`) where it is not.
+A, its rows times the roots of their weights, is scaled by columns, A = S 2^e, and factored once, S = Q R. With c = Q^T
+b the p x p problem min ||R y - c|| stands for min ||A x - b||, y = 2^e x. Where the unknowns sum to one they are in
+one unit, so columns keep their sizes beside one another, R 2^(e - max e), and c is scaled by 2^-max e. Nothing is
+rounded by either scaling. The factors are those of S + E, ||e_j|| <= c u ||s_j||: by Householder QR where A is shared,
+and by modified Gram-Schmidt with b as one more column (`orthogonal`) where it is not.
 """
 
 from __future__ import annotations
