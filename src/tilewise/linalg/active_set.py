@@ -156,7 +156,7 @@ def minimise(problem: Problem, regular: torch.Tensor, max_iter: int) -> Point:
     pixels = _chosen(regular)
     spent = 0
     if len(pixels):
-        everyone = len(pixels) == len(regular)
+        everyone = bool(regular.all())
         found, spent = _block_exchange(
             problem if everyone else problem.take(pixels), min(max_iter, exchanges(len(problem.c)))
         )
@@ -209,10 +209,11 @@ def _block_exchange(problem: Problem, steps: int) -> tuple[Point, int]:
             above = (above & ~enter) | (leave & (z > 0))
         free = free ^ wrong
         # The sum needs someone to carry it.
-        kept = _chosen(~done if problem.total is None else ~done & free.any(0))
+        on = ~done if problem.total is None else ~done & free.any(0)
+        kept = _chosen(on)
         if len(kept) == 0:
             return result, step
-        if len(kept) < len(pixels):
+        if not bool(on.all()):
             pixels, problem = pixels[kept], problem.take(kept)
             free, above = free[:, kept], None if above is None else above[:, kept]
     return result, steps
@@ -244,7 +245,7 @@ def _lawson_hanson(problem: Problem, point: Point, max_iter: int) -> Point:
         kept = _chosen(~point.done)
         if len(kept) == 0:
             break
-        if len(kept) < len(pixels):
+        if bool(point.done.any()):
             pixels, problem, point = pixels[kept], problem.take(kept), point.take(kept)
             entering, blocked = entering[kept], blocked[:, kept]
     return result
