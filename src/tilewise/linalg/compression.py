@@ -21,6 +21,9 @@ from tilewise.linalg.orthogonal import orthogonalise, project, triangular_invers
 from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U
 from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, scaled_by
 
+#: Elements of residuals that are held at a time: 1 MiB of float64.
+_RESIDUALS = 2**17
+
 
 @dataclass(frozen=True)
 class Compressed:
@@ -74,6 +77,14 @@ class Compressed:
         for j, column in enumerate(self.A.unbind(1)):
             r.addcmul_(column, y[j], value=-1)
         return r
+
+    def projected_residual(self, b: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Q^T (b - A y) (p, w); where A is shared a few pixels at a time, whose residuals stay in cache."""
+        if self.A.dim() == 3:
+            return self.project(self.residual(b, y))
+        step = max(64, _RESIDUALS // len(b) // 64 * 64)
+        parts = [slice(start, start + step) for start in range(0, b.shape[1], step)]
+        return torch.cat([self.project(self.residual(b[:, part], y[:, part])) for part in parts], 1)
 
     def level(self, b: torch.Tensor) -> torch.Tensor:
         """||b|| (w,) in the units of the problem."""

@@ -86,7 +86,7 @@ def _by_table(
     if constraints.sum_to_one:
         y.add_(table.factors.h[:, code])
     y.clamp_(min=0)
-    d = compressed.project(compressed.residual(b, y))
+    d = compressed.projected_residual(b, y)
     step = applied(own, d)
     better = y + step
     if bool((better < 0).any()):
@@ -169,7 +169,7 @@ def _improved(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Solutions improved with their true residual, as far as the bounds allow, and g (p, w) there."""
     y = point.x
-    d = compressed.project(compressed.residual(b, y))
+    d = compressed.projected_residual(b, y)
     nothing = None if problem.total is None else torch.zeros_like(problem.total)
     step, _ = problem.sets.solve(point.free, d, nothing)
     length = torch.where(point.done, _length(y, step, problem.upper), 0.0)
