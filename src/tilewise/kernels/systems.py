@@ -16,7 +16,7 @@ from tilewise.linalg.batching import batch_shape, right_hand_side_bytes, shared_
 #: Value of a rank that was not computed, or that a matrix that is not finite does not have.
 NO_RANK = -1
 
-Diagnostic = Literal["rank", "residual_norm"]
+Diagnostic = Literal["rank", "condition", "residual_norm"]
 DIAGNOSTICS: tuple[Diagnostic, ...] = get_args(Diagnostic)
 
 
@@ -151,12 +151,17 @@ def _rank_output(dtype: str) -> OutputSpec:
     return OutputSpec("rank", (), (), "int32", fill=NO_RANK, attrs={"long_name": "numerical rank of A"})
 
 
+def _condition_output(dtype: str) -> OutputSpec:
+    return OutputSpec("condition", (), (), real_dtype(dtype), attrs={"long_name": "condition number of the scaled A"})
+
+
 def _residual_norm_output(dtype: str) -> OutputSpec:
     return OutputSpec("residual_norm", (), (), real_dtype(dtype), attrs={"long_name": "2-norm of b - A x"})
 
 
 _DIAGNOSTICS: Mapping[Diagnostic, Callable[[str], OutputSpec]] = {
     "rank": _rank_output,
+    "condition": _condition_output,
     "residual_norm": _residual_norm_output,
 }
 
@@ -183,8 +188,8 @@ def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> Non
 
     >>> checked_choice("ranks", DIAGNOSTICS, "diagnostics")
     Traceback (most recent call last):
-    tilewise.errors.ParameterError: kernel.diagnostics does not know 'ranks'; expected: rank, residual_norm. To mend
-    it: write 'rank' instead.
+    tilewise.errors.ParameterError: kernel.diagnostics does not know 'ranks'; expected: rank, condition,
+    residual_norm. To mend it: write 'rank' instead.
     """
     words = list(allowed)
     if value in words:

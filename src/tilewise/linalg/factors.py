@@ -57,6 +57,10 @@ class Factors:
     rank: torch.Tensor
     status: torch.Tensor
 
+    @property
+    def condition(self) -> None:
+        """Nothing: QR serves its matrices without one."""
+
     def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
         """Put the solutions (G, p, w) of right-hand sides (G, n, w) into `out`."""
         torch.bmm(self.left, torch.bmm(self.basis.mH, b), out=out)

@@ -17,7 +17,7 @@ from tilewise.errors import ParameterError
 from tilewise.linalg.factors import factor, factor_svd
 from tilewise.linalg.products import Batch, Product, Solver, solve_shared, solve_varying
 from tilewise.linalg.scaling import magnitude
-from tilewise.linalg.square import SquareFactors, factor_square
+from tilewise.linalg.square import FACTOR, SquareFactors, referenced
 
 _SINGLE = (torch.float32, torch.complex64)
 #: Largest condition at which `auto` applies a product in float32.
@@ -47,7 +47,7 @@ class LeastSquaresState:
 
 @dataclass(frozen=True)
 class SquareState:
-    """A shared square A (1, n, n) in float64 or complex128, and its factors."""
+    """A shared square A (1, n, n) in float64 or complex128, as it is assumed to be, and its factors."""
 
     A: torch.Tensor
     factors: SquareFactors
@@ -107,30 +107,34 @@ def solve_least_squares(
     solve_shared(Batch(ready, lost, state.A.to(dtype)), {**fields, **out}, dtype, panel=panel)
 
 
-def square_state(A: torch.Tensor, dim: str, *, want_rank: bool) -> SquareState:
-    """Factor a shared square A (n, n) once.
+def square_state(A: torch.Tensor, dim: str, *, assume_a: str, want_rank: bool) -> SquareState:
+    """Factor a shared square A (n, n) once; `assume_a` is a key of `FACTOR`.
 
     Raises
     ------
     ParameterError
         A has a value that is not finite.
     """
-    double = _finite(A, dim).to(_double(A)).contiguous()
-    return SquareState(double.unsqueeze(0), factor_square(double.unsqueeze(-1), want_rank=want_rank))
+    used = _finite(A if assume_a == "general" else A.tril(), dim)
+    double = referenced(used.to(_double(A), copy=True).contiguous(), assume_a)
+    return SquareState(double.unsqueeze(0), FACTOR[assume_a](double.unsqueeze(-1), want_rank=want_rank))
 
 
-def solve_square(state: SquareState | None, fields: Tensors, out: Tensors, *, want_rank: bool, panel: int) -> None:
+def solve_square(
+    state: SquareState | None, fields: Tensors, out: Tensors, *, assume_a: str, want_rank: bool, panel: int
+) -> None:
     """Solutions of a tile of square systems, by the shared A of `state` or by the A of `fields`."""
     if state is None:
 
         def factored(A: torch.Tensor) -> tuple[Solver, torch.Tensor]:
-            factors = factor_square(A, want_rank=want_rank)
-            return factors, factors.singular
+            factors = FACTOR[assume_a](A, want_rank=want_rank)
+            return factors, factors.lost
 
-        solve_varying(factored, {**fields, **out}, _double(*fields.values()), panel=panel)
+        views, dtype = {**fields, **out}, _double(*fields.values())
+        solve_varying(factored, views, dtype, panel=panel, referenced=lambda A: referenced(A, assume_a))
         return
     dtype = _double(state.A, fields["b"])
-    batch = Batch(state.factors.to(dtype), state.factors.singular, state.A.to(dtype))
+    batch = Batch(state.factors.to(dtype), state.factors.lost, state.A.to(dtype))
     solve_shared(batch, {**fields, **out}, dtype, panel=panel)
 
 
