@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tilewise.errors import ParameterError
 from tilewise.fields import FieldSpec
 from tilewise.kernels.base import Footprint, Kernel, Signature
+from tilewise.kernels.diagnostics import Diagnostic, checked_choice, checked_diagnostics
 from tilewise.kernels.systems import (
-    Diagnostic,
-    checked_choice,
-    checked_diagnostics,
     declared_equations,
     equations,
     panel_of,
@@ -87,7 +85,7 @@ class Lstsq(Kernel, name="lstsq"):
 
     def __post_init__(self) -> None:
         """Refuse values that the parameters cannot have."""
-        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics))
+        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics, ("rank", "residual_norm")))
         checked_choice(self.precision, get_args(Precision), "precision")
         checked_choice(self.deficient, get_args(Deficient), "deficient")
         if self.rcond is not None and not 0 <= self.rcond < 1:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tilewise.errors import DimensionError, ParameterError
+from tilewise.errors import DimensionError
 from tilewise.fields import FieldSpec
 from tilewise.kernels.base import Footprint, Kernel, Signature
+from tilewise.kernels.diagnostics import checked_choice, checked_diagnostics
 from tilewise.kernels.systems import (
-    DIAGNOSTICS,
-    checked_choice,
-    checked_diagnostics,
     declared_equations,
     equations,
     panel_of,
@@ -85,7 +83,7 @@ class Solve(Kernel, name="solve"):
 
     def __post_init__(self) -> None:
         """Refuse values that the parameters cannot have."""
-        object.__setattr__(self, "diagnostics", _checked_diagnostics(self.diagnostics))
+        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics, get_args(SquareDiagnostic)))
         checked_choice(self.assume_a, get_args(AssumeA), "assume_a")
 
     def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
@@ -137,18 +135,3 @@ class Solve(Kernel, name="solve"):
     def panel(self, signature: Signature) -> int:
         """Pixels worked on at a time."""
         return panel_of(signature)
-
-
-def _checked_diagnostics(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Diagnostics as a tuple without repetition; those of least squares alone are refused by name."""
-    listed = [names] if isinstance(names, str) else list(names)
-    known = get_args(SquareDiagnostic)
-    for name in listed:
-        if name in DIAGNOSTICS and name not in known:
-            raise ParameterError(
-                f"kernel 'solve' has no diagnostic {name!r}",
-                expected=", ".join(known),
-                do="leave it out, or use the kernel lstsq, which has it",
-            )
-        checked_choice(name, known, "diagnostics")
-    return checked_diagnostics(listed)
