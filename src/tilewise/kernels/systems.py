@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from tilewise.errors import DimensionError, DTypeError
+from tilewise.errors import DimensionError, DTypeError, ParameterError
 from tilewise.fields import FieldSpec, OutputSpec, is_complex, result_dtype
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.kernels.diagnostics import Diagnostic, diagnostic_outputs, status_output
-from tilewise.linalg.batching import batch_shape, right_hand_side_bytes, shared_panel
+from tilewise.linalg.batching import batch_shape, pixel_bytes, pixel_panel, right_hand_side_bytes, shared_panel
+
+NanPolicy = Literal["propagate", "omit", "raise"]
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,52 @@ def panel_of(signature: Signature) -> int:
     """Pixels worked on at a time: what stays in cache beside a shared A, or 4096 with matrices of their own."""
     system = declared_equations(signature)
     return shared_panel(*system.shape) if system.shared else 4096
+
+
+def pixels_bytes(signature: Signature, panel: int, extra: int) -> int:
+    """Upper bound of the bytes of temporaries where pixels have rows of their own, and `extra` ones below those."""
+    system = declared_equations(signature)
+    n, p = system.shape
+    named = {out.name for out in signature.outputs}
+    others = sum(spec.sizes[core[0]] for name, (spec, core) in system.others.items() if name not in ("weights", "L"))
+    return pixel_bytes(
+        panel,
+        n,
+        p,
+        system.itemsize,
+        extra=extra,
+        others=others,
+        own=not system.shared,
+        inverse=bool(named & {"stderr", "condition"}),
+    )
+
+
+def pixel_panel_of(signature: Signature) -> int:
+    """Pixels worked on at a time where they have rows of their own."""
+    system = declared_equations(signature)
+    return pixel_panel(*system.shape, own=not system.shared)
+
+
+def checked_rcond(rcond: float | None) -> None:
+    """Refuse a cut that is none."""
+    if rcond is not None and not 0 <= rcond < 1:
+        raise ParameterError(
+            "kernel.rcond is out of range",
+            got=rcond,
+            expected="at least 0 and below 1",
+            do="leave it out for max(n, p) times the eps of float64",
+        )
+
+
+def checked_min_valid(min_valid: int, n: int) -> None:
+    """Refuse a number of rows that no pixel can have."""
+    if not 1 <= min_valid <= n:
+        raise ParameterError(
+            "kernel.min_valid is out of range",
+            got=min_valid,
+            expected=f"a whole number from 1 to the {n} equations",
+            do="leave it out for 1",
+        )
 
 
 def _unknown(A: FieldSpec, b: FieldSpec, dim: str, unknown: str | None) -> str:
