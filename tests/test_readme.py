@@ -91,6 +91,8 @@ def test_commands_do_the_job_in_yaml(folder):
         "docs/jobs.md",
         "docs/errors.md",
         "docs/mistakes.md",
+        "docs/numbers.md",
+        "docs/status.md",
         "docs/mistakes/lazy.md",
         "CHANGELOG.md",
     ],
