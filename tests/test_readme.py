@@ -113,6 +113,17 @@ def test_every_error_is_on_its_page():
     assert set(rows) == found
 
 
+def test_every_status_is_on_its_page_with_an_example():
+    page = (ROOT / "docs" / "status.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.M)
+    assert rows == [(status.meaning, str(int(status))) for status in tilewise.Status]
+    for status in tilewise.Status:
+        section = re.search(rf"^## {status.meaning}\n(.*?)(?=^## |\Z)", page, re.S | re.M)
+        assert section, status
+        assert status.meaning in section[1] or str(int(status)) in section[1]
+        assert ">>> " in section[1]
+
+
 def test_job_file_on_its_page_is_one():
     job = config.loads(re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "jobs.md").read_text(), re.S | re.M)[0])
     assert config.loads(config.dump(job)) == job
