@@ -101,6 +101,12 @@ class KernelContractError(TilewiseError, TypeError):
     """A kernel does not do what it declared."""
 
 
+class MissingValueError(TilewiseError, ValueError):
+    """A row has a NaN, and `nan_policy` is raise."""
+
+    exit_code = 1
+
+
 class TileError(TilewiseError, RuntimeError):
     """A tile failed while the job was running."""
 

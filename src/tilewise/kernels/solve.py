@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tilewise.errors import DimensionError
 from tilewise.fields import FieldSpec
 from tilewise.kernels.base import Footprint, Kernel, Signature
+from tilewise.kernels.diagnostics import Diagnostic, checked_diagnostics
 from tilewise.kernels.systems import (
-    Diagnostic,
-    checked_diagnostics,
     declared_equations,
     equations,
     panel_of,
@@ -71,7 +70,7 @@ class Solve(Kernel, name="solve"):
 
     def __post_init__(self) -> None:
         """Refuse diagnostics that do not exist."""
-        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics))
+        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics, ("rank", "residual_norm")))
 
     def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
         """Solution, status and diagnostics of a square system."""

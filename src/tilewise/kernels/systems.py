@@ -1,33 +1,34 @@
-"""What kernels of linear systems declare alike: A and b, the unknown, the status and the diagnostics."""
+"""What kernels of linear systems declare alike: A and b with what belongs to them, the unknown, and the outputs."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from tilewise.errors import DimensionError, ParameterError
-from tilewise.fields import FieldSpec, OutputSpec, Status, is_complex, real_dtype, result_dtype
+from tilewise.errors import DimensionError, DTypeError, ParameterError
+from tilewise.fields import FieldSpec, OutputSpec, is_complex, result_dtype
 from tilewise.kernels.base import Kernel, Signature
-from tilewise.linalg.batching import batch_shape, right_hand_side_bytes, shared_panel
+from tilewise.kernels.diagnostics import Diagnostic, diagnostic_outputs, status_output
+from tilewise.linalg.batching import batch_shape, pixel_bytes, pixel_panel, right_hand_side_bytes, shared_panel
 
-#: Value of a rank that was not computed, or that a matrix that is not finite does not have.
-NO_RANK = -1
-
-Diagnostic = Literal["rank", "residual_norm"]
-DIAGNOSTICS: tuple[Diagnostic, ...] = get_args(Diagnostic)
+NanPolicy = Literal["propagate", "omit", "raise"]
 
 
 @dataclass(frozen=True)
 class Equations:
-    """The system A x = b by its dimensions: `dim` equations in `unknown`, over the tile dimensions."""
+    """The system A x = b by its dimensions: `dim` equations in `unknown`, over the tile dimensions.
+
+    `others` are the further inputs by name, each with its core dimensions: weights (dim), L (row, unknown), and
+    what else a kernel has.
+    """
 
     A: FieldSpec
     b: FieldSpec
     dim: str
     unknown: str
+    others: Mapping[str, tuple[FieldSpec, tuple[str, ...]]]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -45,19 +46,22 @@ class Equations:
         return set(self.A.dims) == {self.dim, self.unknown}
 
     def signature(self, diagnostics: Iterable[Diagnostic]) -> Signature:
-        """The declaration: tile dimensions in the order of b, then those of A that b lacks."""
-        dtype = result_dtype([self.A.dtype, self.b.dtype])
+        """The declaration: tile dimensions in the order of b, then those of A that b lacks, then of the others."""
+        dtype = result_dtype([self.b.dtype, self.A.dtype, *(spec.dtype for spec, _ in self.others.values())])
+        core = {"b": (self.dim,), "A": (self.dim, self.unknown)}
+        core |= {name: dims for name, (_, dims) in self.others.items()}
+        fields = {"b": self.b, "A": self.A, **{name: spec for name, (spec, _) in self.others.items()}}
         return Signature.of(
-            {"b": self.b, "A": self.A},
-            core={"A": (self.dim, self.unknown), "b": (self.dim,)},
+            fields,
+            core=core,
             outputs=[
                 OutputSpec(
                     "solution", (self.unknown,), (self.shape[1],), dtype, attrs={"long_name": "solution of A x = b"}
                 ),
                 status_output(),
-                *(_DIAGNOSTICS[name](dtype) for name in diagnostics),
+                *diagnostic_outputs(diagnostics, (self.unknown, self.shape[1]), dtype),
             ],
-            shared=["A"] if self.shared else [],
+            shared=[name for name, spec in fields.items() if name != "b" and set(spec.dims) == set(core[name])],
         )
 
 
@@ -67,23 +71,68 @@ def equations(kernel: Kernel, fields: Mapping[str, FieldSpec], dim: str, unknown
     Raises
     ------
     DimensionError
-        An input is missing, lacks `dim`, or has no values along it; or the unknown cannot be told.
+        An input is missing, lacks a dimension that it needs, or has no values along it; or the unknown cannot be
+        told.
+    DTypeError
+        Weights, or what else is real, are complex.
     """
     fields = kernel.check_inputs(fields)
     A, b = fields["A"], fields["b"]
     for spec in (A, b):
         kernel.check_dim(spec, dim, "dim")
-    found = Equations(A, b, dim, _unknown(A, b, dim, unknown))
+    name = _unknown(A, b, dim, unknown)
+    others = {}
+    for key, spec in fields.items():
+        if key not in ("A", "b"):
+            others[key] = (spec, _core_dims(kernel, spec, dim, name, fields))
+    found = Equations(A, b, dim, name, others)
     for name, size in zip((dim, found.unknown), found.shape, strict=True):
         if size == 0:
             raise DimensionError(f"A has no values along {name!r}", got="size 0", expected="at least 1")
     return found
 
 
+def _core_dims(
+    kernel: Kernel, spec: FieldSpec, dim: str, unknown: str, fields: Mapping[str, FieldSpec]
+) -> tuple[str, ...]:
+    """Core dimensions of an input other than A and b: over the equations, or over the unknowns."""
+    if spec.name == "L":
+        return _penalty_dims(spec, unknown, fields)
+    if is_complex(spec.dtype):
+        raise DTypeError(
+            f"{spec.name} is complex", got=spec.dtype, expected="real numbers", do=f"give real {spec.name}"
+        )
+    if spec.name == "weights":
+        return (kernel.check_dim(spec, dim, "dim"),)
+    if unknown not in spec.dims:
+        raise DimensionError(
+            f"{spec.name} has no dimension {unknown!r}",
+            got=f"dims {spec.dims}",
+            expected="one value for each unknown",
+            do=f"give it the dimension {unknown!r}",
+        )
+    return (unknown,)
+
+
+def _penalty_dims(L: FieldSpec, unknown: str, fields: Mapping[str, FieldSpec]) -> tuple[str, ...]:
+    others = [dim for dim in L.dims if dim != unknown]
+    taken = {dim for name, spec in fields.items() if name != "L" for dim in spec.dims}
+    if unknown in L.dims and len(others) == 1 and others[0] not in taken:
+        return (others[0], unknown)
+    raise DimensionError(
+        "L does not have the dimensions of a Tikhonov matrix",
+        got=f"dims {L.dims}",
+        expected=f"({unknown!r}, and one dimension over its rows that no other input has)",
+        do="rename its dimensions with inputs.L.dims",
+    )
+
+
 def declared_equations(signature: Signature) -> Equations:
     """The system that a signature was declared for."""
     dim, unknown = signature.core["A"]
-    return Equations(signature.fields["A"], signature.fields["b"], dim, unknown)
+    fields = signature.fields
+    others = {name: (spec, signature.core[name]) for name, spec in fields.items() if name not in ("A", "b")}
+    return Equations(fields["A"], fields["b"], dim, unknown, others)
 
 
 def solving_bytes(
@@ -112,6 +161,52 @@ def panel_of(signature: Signature) -> int:
     return shared_panel(*system.shape) if system.shared else 4096
 
 
+def pixels_bytes(signature: Signature, panel: int, extra: int) -> int:
+    """Upper bound of the bytes of temporaries where pixels have rows of their own, and `extra` ones below those."""
+    system = declared_equations(signature)
+    n, p = system.shape
+    named = {out.name for out in signature.outputs}
+    others = sum(spec.sizes[core[0]] for name, (spec, core) in system.others.items() if name not in ("weights", "L"))
+    return pixel_bytes(
+        panel,
+        n,
+        p,
+        system.itemsize,
+        extra=extra,
+        others=others,
+        own=not system.shared,
+        inverse=bool(named & {"stderr", "condition"}),
+    )
+
+
+def pixel_panel_of(signature: Signature) -> int:
+    """Pixels worked on at a time where they have rows of their own."""
+    system = declared_equations(signature)
+    return pixel_panel(*system.shape, own=not system.shared)
+
+
+def checked_rcond(rcond: float | None) -> None:
+    """Refuse a cut that is none."""
+    if rcond is not None and not 0 <= rcond < 1:
+        raise ParameterError(
+            "kernel.rcond is out of range",
+            got=rcond,
+            expected="at least 0 and below 1",
+            do="leave it out for max(n, p) times the eps of float64",
+        )
+
+
+def checked_min_valid(min_valid: int, n: int) -> None:
+    """Refuse a number of rows that no pixel can have."""
+    if not 1 <= min_valid <= n:
+        raise ParameterError(
+            "kernel.min_valid is out of range",
+            got=min_valid,
+            expected=f"a whole number from 1 to the {n} equations",
+            do="leave it out for 1",
+        )
+
+
 def _unknown(A: FieldSpec, b: FieldSpec, dim: str, unknown: str | None) -> str:
     candidates = [name for name in A.dims if name not in b.dims]
     if unknown is None and len(candidates) == 1:
@@ -128,70 +223,4 @@ def _unknown(A: FieldSpec, b: FieldSpec, dim: str, unknown: str | None) -> str:
         got=f"A with dims {A.dims}, b with dims {b.dims}",
         expected=f"a dimension of A, other than {dim!r}, that b lacks: " + (", ".join(candidates) or "there is none"),
         do=do,
-    )
-
-
-def status_output() -> OutputSpec:
-    """The status of each pixel as CF flags; 255, the fill value, is a pixel that was not computed."""
-    return OutputSpec(
-        "status",
-        (),
-        (),
-        "uint8",
-        fill=int(Status.NOT_COMPUTED),
-        attrs={
-            "long_name": "status of the solution",
-            "flag_values": [int(status) for status in Status],
-            "flag_meanings": " ".join(status.meaning for status in Status),
-        },
-    )
-
-
-def _rank_output(dtype: str) -> OutputSpec:
-    return OutputSpec("rank", (), (), "int32", fill=NO_RANK, attrs={"long_name": "numerical rank of A"})
-
-
-def _residual_norm_output(dtype: str) -> OutputSpec:
-    return OutputSpec("residual_norm", (), (), real_dtype(dtype), attrs={"long_name": "2-norm of b - A x"})
-
-
-_DIAGNOSTICS: Mapping[Diagnostic, Callable[[str], OutputSpec]] = {
-    "rank": _rank_output,
-    "residual_norm": _residual_norm_output,
-}
-
-
-def checked_diagnostics(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Diagnostics as a tuple without repetition.
-
-    Raises
-    ------
-    ParameterError
-        There is no diagnostic of that name.
-
-    >>> checked_diagnostics(["rank", "rank"])
-    ('rank',)
-    """
-    listed = [names] if isinstance(names, str) else list(names)
-    for name in listed:
-        checked_choice(name, DIAGNOSTICS, "diagnostics")
-    return tuple(dict.fromkeys(listed))
-
-
-def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> None:
-    """Refuse a value that is not one of the words allowed, and name the nearest of them.
-
-    >>> checked_choice("ranks", DIAGNOSTICS, "diagnostics")
-    Traceback (most recent call last):
-    tilewise.errors.ParameterError: kernel.diagnostics does not know 'ranks'; expected: rank, residual_norm. To mend
-    it: write 'rank' instead.
-    """
-    words = list(allowed)
-    if value in words:
-        return
-    near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.5)
-    raise ParameterError(
-        f"kernel.{parameter} does not know {value!r}",
-        expected=", ".join(words),
-        do=f"write {near[0]!r} instead" if near else "use one of these words",
     )

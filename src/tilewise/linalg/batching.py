@@ -36,6 +36,43 @@ def shared_panel(n: int, p: int) -> int:
     return min(4096, max(64, MOST_ELEMENTS * 2 // (n + 2 * p) // 64 * 64))
 
 
+def pixel_panel(n: int, p: int, *, own: bool) -> int:
+    """Pixels with rows of their own that are solved at a time, a multiple of 64: what stays in cache.
+
+    Beside b, its weights and what is left over of them, the triangle of a Gram matrix; or a matrix of their own.
+
+    >>> pixel_panel(50, 6, own=False), pixel_panel(50, 6, own=True), pixel_panel(1000, 100, own=False)
+    (1472, 832, 64)
+    """
+    elements = n * p if own else 3 * n + p * (p + 1) // 2
+    return min(4096, max(64, MOST_ELEMENTS // elements // 64 * 64))
+
+
+def designs_at_once(n: int, p: int) -> int:
+    """Weighted designs (n, p) that are factored at a time."""
+    return max(1, min(MOST_MATRICES, MOST_ELEMENTS // (n * p)))
+
+
+def pixel_bytes(panel: int, n: int, p: int, itemsize: int, *, extra: int, others: int, own: bool, inverse: bool) -> int:
+    """Upper bound for panels of pixels with rows of their own.
+
+    b and weights, with masks, and again for those that are gathered apart, and again for those of these that are
+    factored one by one; residuals; Gram matrices or matrices of their own; outputs; where `inverse` is wanted, one a
+    pixel with its singular values; and one batch of weighted designs with its factors.
+    """
+    rows = 18 * n + 14 * p + 2 * others + 32
+    triangles = 3 * (p * (p + 1) // 2) + (8 * p * p if inverse else 0)
+    matrices = 5 * n * p if own else 0
+    batch = min(panel, designs_at_once(n + extra, p))
+    factored = least_squares_bytes(batch, n + extra, p, itemsize) + 4 * batch * (n + extra) * p * itemsize
+    return panel * itemsize * (rows + triangles + matrices) + factored + 4 * (n + extra) * p * itemsize + _SMALL
+
+
+def design_bytes(n: int, p: int, itemsize: int) -> int:
+    """Upper bound for what is kept of a shared design (n, p), its ridge included."""
+    return itemsize * (n * (p * (p + 1) // 2) + 10 * n * p + 8 * p * p + 4 * n)
+
+
 def right_hand_side_bytes(count: int, width: int, n: int, p: int, itemsize: int, *, residual: bool) -> int:
     """Upper bound for `count` matrices (n, p) with `width` right-hand sides each, and for the checks of solutions.
 

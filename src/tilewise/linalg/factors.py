@@ -49,6 +49,12 @@ class Factors:
         (G,) int64: singular values above rcond times the largest.
     status
         (G,) uint8: ok, ill_conditioned, rank_deficient or underdetermined.
+    cond
+        (G,) condition of the column-scaled matrix cut at its rank, in the 2-norm; infinite for rank 0. Where nobody
+        asked for it, and QR serves the matrix, an upper bound.
+    estimable
+        (G, p) bool: whether the unknown is the same in every least-squares solution, which is so if its unit vector
+        lies in the row space. That of the computed V is turned by about max(n, p) eps cond, so no more is resolved.
     """
 
     exponent: torch.Tensor
@@ -56,6 +62,8 @@ class Factors:
     basis: torch.Tensor
     rank: torch.Tensor
     status: torch.Tensor
+    cond: torch.Tensor
+    estimable: torch.Tensor
 
     def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
         """Put the solutions (G, p, w) of right-hand sides (G, n, w) into `out`."""
@@ -76,32 +84,50 @@ def default_rcond(n: int, p: int) -> float:
     return max(n, p) * EPS
 
 
-def factor(A: torch.Tensor, rcond: float | None = None) -> Factors:
+def factor(
+    A: torch.Tensor,
+    rcond: float | None = None,
+    *,
+    rows: torch.Tensor | None = None,
+    want_cond: bool = False,
+) -> Factors:
     """Factors of matrices (n, p, G) of finite float64 or complex128 numbers.
 
     QR serves the matrices whose full rank and good condition it proves, and the SVD the others. Which of the two
     serves a matrix depends on that matrix alone, and so does every bit of its factors, for its place in the batch.
+
+    `rows` (G,) int64 counts the rows of each matrix that are there, the others being zeros; all, if it is left out.
     """
-    n, p, _ = A.shape
+    n, p, count = A.shape
     if n < p:
-        return factor_svd(A, rcond)[0]
-    rcond = default_rcond(n, p) if rcond is None else rcond
+        return factor_svd(A, rcond, rows=rows)
+    rows = _all_rows(n, count, A.device) if rows is None else rows
     scaled, exponent = _scaled(A)
-    factors, proven = _factor_qr(scaled, exponent, rcond)
+    factors, proven = _factor_qr(scaled, exponent, _cut(rcond, rows, p), want_cond=want_cond)
+    proven &= rows >= p
     if not bool(proven.all()):
         doubtful = Subset.of(~proven)
-        others, _ = _factor_svd_scaled(doubtful.take(scaled), doubtful.take(exponent), rcond)
+        others = _factor_svd_scaled(doubtful.take(scaled), doubtful.take(exponent), doubtful.take(rows), rcond)
         for name, values in vars(others).items():
             doubtful.put(values, getattr(factors, name))
     return factors
 
 
-def factor_svd(A: torch.Tensor, rcond: float | None = None) -> tuple[Factors, torch.Tensor]:
-    """Factors of matrices (n, p, G) by the singular value decomposition, whatever their rank, and the condition (G,).
+def factor_svd(A: torch.Tensor, rcond: float | None = None, *, rows: torch.Tensor | None = None) -> Factors:
+    """Factors of matrices (n, p, G) by the singular value decomposition, whatever their rank."""
+    rows = _all_rows(A.shape[0], A.shape[2], A.device) if rows is None else rows
+    return _factor_svd_scaled(*_scaled(A), rows, rcond)
 
-    The condition is that of the column-scaled matrix cut at its rank, in the 2-norm; infinite for rank 0.
-    """
-    return _factor_svd_scaled(*_scaled(A), default_rcond(*A.shape[:2]) if rcond is None else rcond)
+
+def _all_rows(n: int, count: int, device: torch.device) -> torch.Tensor:
+    return torch.full((count,), n, dtype=torch.int64, device=device)
+
+
+def _cut(rcond: float | None, rows: torch.Tensor, p: int) -> torch.Tensor:
+    """Singular values (G,) at most this times the largest are zero."""
+    if rcond is not None:
+        return torch.full_like(rows, rcond, dtype=torch.float64)
+    return rows.clamp(min=p) * EPS
 
 
 def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,7 +136,9 @@ def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return batch_first(scaled), batch_first(exponent)
 
 
-def _factor_qr(scaled: torch.Tensor, exponent: torch.Tensor, rcond: float) -> tuple[Factors, torch.Tensor]:
+def _factor_qr(
+    scaled: torch.Tensor, exponent: torch.Tensor, rcond: torch.Tensor, *, want_cond: bool
+) -> tuple[Factors, torch.Tensor]:
     """Factors by QR, and which of them (G,) are proven to have full rank and a condition that is not ill.
 
     cond(R) <= ||R||_F ||R^-1||_F. The computed inverse X differs from R^-1 by at most gamma_p ||X|| ||R|| ||R^-1||, a
@@ -121,37 +149,54 @@ def _factor_qr(scaled: torch.Tensor, exponent: torch.Tensor, rcond: float) -> tu
     Q, R = torch.linalg.qr(scaled)
     identity = torch.eye(p, dtype=R.dtype, device=R.device).expand_as(R)
     X = torch.linalg.solve_triangular(R, identity, upper=True, left=False)
-    limit = min(1 / max(rcond, p * EPS), ILL_CONDITIONED) / 4
-    proven = _frobenius(R) * _frobenius(X) < limit
+    limit = (1 / rcond.clamp(min=p * EPS)).clamp(max=ILL_CONDITIONED) / 4
+    bound = _frobenius(R) * _frobenius(X)
+    proven = bound < limit
+    if want_cond and bool(proven.any()):
+        s = torch.linalg.svdvals(torch.where(proven[:, None, None], X, identity))
+        bound = s[:, 0] / s[:, -1]
     rank = torch.full((count,), p, dtype=torch.int64, device=R.device)
-    return Factors(exponent, X, Q, rank, torch.zeros_like(rank, dtype=torch.uint8)), proven
+    status = torch.zeros_like(rank, dtype=torch.uint8)
+    estimable = torch.ones(count, p, dtype=torch.bool, device=R.device)
+    return Factors(exponent, X, Q, rank, status, bound, estimable), proven
 
 
 def _frobenius(x: torch.Tensor) -> torch.Tensor:
     return euclidean_norm(batch_last(x.flatten(1)), dim=0)
 
 
-def _factor_svd_scaled(scaled: torch.Tensor, exponent: torch.Tensor, rcond: float) -> tuple[Factors, torch.Tensor]:
+def _factor_svd_scaled(
+    scaled: torch.Tensor, exponent: torch.Tensor, rows: torch.Tensor, rcond: float | None
+) -> Factors:
     n, p = scaled.shape[-2:]
     U, s, Vh = torch.linalg.svd(scaled, full_matrices=False)
-    kept = s > rcond * s[:, :1]
+    kept = s > _cut(rcond, rows, p).unsqueeze(-1) * s[:, :1]
     rank = kept.sum(-1)
     smallest = s.gather(-1, (rank - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
     cond = torch.where(rank > 0, s[:, 0] / smallest, math.inf)
     inverse = torch.where(kept, 1 / s, 0.0)
     left = Vh.mH * inverse.unsqueeze(-2)
     deficient = rank < p
+    estimable = torch.ones_like(exponent, dtype=torch.bool)
     if bool(deficient.any()):
-        shortest = minimum_norm_left(Vh.mH, inverse, kept, exponent, noise=max(n, p) * EPS * cond)
+        noise = max(n, p) * EPS * cond
+        shortest = minimum_norm_left(Vh.mH, inverse, kept, exponent, noise=noise)
         left = torch.where(deficient[:, None, None], shortest, left)
         exponent = torch.where(deficient.unsqueeze(-1), 0, exponent)
-    return Factors(exponent, left, U, rank, _status(n, p, rank, cond)), cond
+        estimable = ~deficient.unsqueeze(-1) | _in_row_space(Vh, kept, noise.clamp(max=math.sqrt(EPS)))
+    return Factors(exponent, left, U, rank, _status(rows, p, rank, cond), cond, estimable)
 
 
-def _status(n: int, p: int, rank: torch.Tensor, cond: torch.Tensor) -> torch.Tensor:
+def _in_row_space(Vh: torch.Tensor, kept: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Which unit vectors (G, p) are within `noise` of the space of the kept rows of V^H (G, k, p)."""
+    V = Vh.mH * kept.unsqueeze(-2)
+    rest = torch.eye(V.shape[-2], dtype=V.dtype, device=V.device) - torch.bmm(V, V.mH)
+    within: torch.Tensor = torch.linalg.vector_norm(rest, dim=-2) <= noise.unsqueeze(-1)
+    return within
+
+
+def _status(rows: torch.Tensor, p: int, rank: torch.Tensor, cond: torch.Tensor) -> torch.Tensor:
     """The highest code that applies."""
     status = torch.where(cond > ILL_CONDITIONED, int(Status.ILL_CONDITIONED), int(Status.OK))
     status = torch.where(rank < p, int(Status.RANK_DEFICIENT), status)
-    if n < p:
-        status = torch.full_like(status, int(Status.UNDERDETERMINED))
-    return status.to(torch.uint8)
+    return torch.where(rows < p, int(Status.UNDERDETERMINED), status).to(torch.uint8)

@@ -214,6 +214,8 @@ def _solve_panel(batch: Batch, lost: torch.Tensor | None, part: Views, lead: int
         _put(norm, gone, part["residual_norm"], tile, lead)
     if bad is not None:
         part["status"].masked_fill_(_boxed(bad, tile, lead), int(Status.NON_FINITE))
+        if "rank" in part:
+            part["rank"].masked_fill_(_boxed(bad, tile, lead), -1)
     _put(buffers.stored, None if gone is None else gone.unsqueeze(1), part["solution"], tile, lead)
 
 

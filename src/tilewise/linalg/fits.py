@@ -1,0 +1,174 @@
+"""Least-squares fits of pixels that share one design, or have a weighted design each, and what is said of them.
+
+A fit solves min ||sqrt(W) (A x - b)||^2 + ||L x||^2 for b of any kind, and knows rank, condition and spread: the norms
+of the rows of the pseudo-inverse, whose squares are the variances of the unknowns for equations of variance one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tilewise.linalg.factors import Factors, factor, factor_svd
+from tilewise.linalg.rows import Panel
+from tilewise.linalg.scaling import batch_last, euclidean_norm, power_of_two, scaled_by
+
+
+class Fit(Protocol):
+    """What the pixels of one panel have in common: how their b is fitted."""
+
+    @property
+    def rank(self) -> torch.Tensor:
+        """(w,) or (1,) int64."""
+
+    @property
+    def status(self) -> torch.Tensor:
+        """(w,) or (1,) uint8."""
+
+    @property
+    def cond(self) -> torch.Tensor:
+        """(w,) or (1,) condition of the matrix cut at its rank; an upper bound where it was not asked for."""
+
+    def solve(self, b: torch.Tensor) -> torch.Tensor:
+        """Solutions (p, w) for b (n, w), which is 0 where a row is not there."""
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """sqrt(W) (b - A x), (n, w)."""
+
+    def spread(self) -> torch.Tensor:
+        """(p, w) or (p, 1) norms of the rows of the pseudo-inverse; NaN where the unknown cannot be estimated."""
+
+
+@dataclass(frozen=True)
+class DesignFit:
+    """One design for all pixels, whose rows are all there or lack the same.
+
+    Attributes
+    ----------
+    A
+        (n, p), zero where a row is not there.
+    pseudoinverse
+        (p, n) of the stacked design, for the rows of A.
+    factors
+        Of the one stacked design.
+    """
+
+    A: torch.Tensor
+    pseudoinverse: torch.Tensor
+    factors: Factors
+
+    @classmethod
+    def of(cls, A: torch.Tensor, penalty: torch.Tensor | None, rcond: float | None, rows: int) -> DesignFit:
+        """Factor A (n, p) with the rows of the penalty (q, p) below; `rows` of A are there.
+
+        The pseudo-inverse is the product of the SVD's factors: rounding that product costs gamma_k |left||basis^H|,
+        of the order of u ||P||, so P b keeps the bound of the factors (see `factors`).
+        """
+        stacked = A if penalty is None else torch.cat([A, penalty.to(A.dtype)])
+        there = torch.tensor([rows + len(stacked) - len(A)], device=A.device)
+        factors = factor_svd(stacked.unsqueeze(-1), rcond, rows=there)
+        return cls(A, factors.pseudoinverse()[0, :, : len(A)].contiguous(), factors)
+
+    @property
+    def rank(self) -> torch.Tensor:
+        """(1,)."""
+        return self.factors.rank
+
+    @property
+    def status(self) -> torch.Tensor:
+        """(1,)."""
+        return self.factors.status
+
+    @property
+    def cond(self) -> torch.Tensor:
+        """(1,)."""
+        return self.factors.cond
+
+    def solve(self, b: torch.Tensor) -> torch.Tensor:
+        """Solutions (p, w) of b (n, w): within gamma_n |P||b| of the exact product."""
+        return self.pseudoinverse @ b
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """b - A x."""
+        return torch.addmm(b, self.A, x, alpha=-1)
+
+    def spread(self) -> torch.Tensor:
+        """(p, 1)."""
+        return _spread(self.factors)
+
+
+@dataclass(frozen=True)
+class OwnFit:
+    """A weighted design of its own for each pixel.
+
+    Attributes
+    ----------
+    A
+        (n, p) or (n, p, w).
+    root
+        (n, w) square roots of the weights; None for ones.
+    factors
+        Of the stacked designs of all pixels.
+    """
+
+    A: torch.Tensor
+    root: torch.Tensor | None
+    factors: Factors
+
+    @classmethod
+    def of(
+        cls, panel: Panel, A: torch.Tensor, penalty: torch.Tensor | None, rcond: float | None, *, want_cond: bool
+    ) -> OwnFit:
+        """Factor the designs of a panel, from its own A or the one that all share."""
+        root = None if panel.weights is None else panel.weights if panel.binary else panel.weights.sqrt()
+        matrices = A if A.dim() == 3 else A.unsqueeze(-1)
+        matrices = matrices if root is None else matrices * root.unsqueeze(1)
+        matrices = matrices.expand(-1, -1, panel.b.shape[1])
+        if penalty is not None:
+            scale = power_of_two(-panel.exponent // 2)
+            matrices = torch.cat([matrices, penalty.to(matrices.dtype).unsqueeze(-1) * scale])
+        extra = 0 if penalty is None else len(penalty)
+        return cls(A, root, factor(matrices, rcond, rows=panel.count + extra, want_cond=want_cond))
+
+    @property
+    def rank(self) -> torch.Tensor:
+        """(w,)."""
+        return self.factors.rank
+
+    @property
+    def status(self) -> torch.Tensor:
+        """(w,)."""
+        return self.factors.status
+
+    @property
+    def cond(self) -> torch.Tensor:
+        """(w,)."""
+        return self.factors.cond
+
+    def solve(self, b: torch.Tensor) -> torch.Tensor:
+        """Solutions (p, w) of b (n, w)."""
+        rhs = (b if self.root is None else b * self.root).t().unsqueeze(1)
+        n = rhs.shape[-1]
+        # Row vectors, so that the basis (w, n, k) is read as it lies: (rhs basis.conj()) left^T.
+        y = torch.bmm(rhs, self.factors.basis[:, :n].conj())
+        x = torch.bmm(y, self.factors.left.mT)[:, 0]
+        return scaled_by(x, -self.factors.exponent).t().contiguous()
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """sqrt(W) (b - A x)."""
+        Ax = self.A @ x if self.A.dim() == 2 else torch.einsum("npw,pw->nw", self.A, x)
+        r = b - Ax
+        return r if self.root is None else r * self.root
+
+    def spread(self) -> torch.Tensor:
+        """(p, w)."""
+        return _spread(self.factors)
+
+
+def _spread(factors: Factors) -> torch.Tensor:
+    """Row norms (p, G) of the pseudo-inverses: those of `left`, for the columns of the basis are orthonormal."""
+    norms = scaled_by(euclidean_norm(factors.left, dim=-1), -factors.exponent)
+    return batch_last(norms.masked_fill(~factors.estimable, math.nan))

@@ -1,0 +1,220 @@
+"""From tensors of a kernel to least-squares tiles: what all pixels share is factored once, and each tile is solved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tilewise.errors import ParameterError
+from tilewise.linalg.factors import factor
+from tilewise.linalg.pixels import Found, solve_pixels
+from tilewise.linalg.precision import SINGLE, SINGLE_CONDITION, common_dtype, double_dtype, held_by_float32
+from tilewise.linalg.products import Batch, Product, Solver, solve_shared, solve_varying
+from tilewise.linalg.regression import Design, regress
+from tilewise.linalg.rows import Panel, Rules
+from tilewise.linalg.scaling import magnitude
+
+Tensors = Mapping[str, torch.Tensor]
+#: Diagnostics that one product or one batch of factors gives without a look at the rows.
+PLAIN = frozenset({"rank", "residual_norm"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Parameters of a least-squares problem, as the kernel `lstsq` has them."""
+
+    policy: str = "propagate"
+    min_valid: int = 1
+    rcond: float | None = None
+    ridge: tuple[float, ...] = ()
+    precision: str = "auto"
+    keep_deficient: bool = True
+    absolute: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """What all pixels share.
+
+    Attributes
+    ----------
+    design
+        The shared design, factored.
+    L
+        (q, p) Tikhonov matrix, or None.
+    single
+        Whether the product of a shared A may be applied in float32 to a b that arrives in it.
+    """
+
+    design: Design
+    L: torch.Tensor | None
+    single: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether what all pixels share leaves all rows there, with weight one and no L below them."""
+        rules = self.design.rules
+        return rules.kept is None and rules.root is None and self.L is None
+
+
+def shared_rows(
+    A: torch.Tensor | None, weights: torch.Tensor | None, dim: str, *, policy: str, min_valid: int
+) -> tuple[Rules, torch.Tensor | None]:
+    """How rows are read, by what all pixels share of A (n, p) and weights (n,); and A in double precision, with them.
+
+    Raises
+    ------
+    ParameterError
+        A weight that no row may have, or a value that is not finite in a row of A that is there.
+    """
+    rules = Rules(policy, min_valid)
+    if A is None and weights is None:
+        return rules, None
+    there = torch.ones(len(A if weights is None else weights), dtype=torch.bool)  # type: ignore[arg-type]
+    there = there.to((A if weights is None else weights).device)  # type: ignore[union-attr]
+    if weights is not None:
+        there &= weights != 0
+        there &= ~(weights.isnan() & (policy == "omit"))
+        _check_weights(weights, there, dim)
+    if A is not None:
+        there &= ~(A.isnan().any(1) & (policy == "omit"))
+        _check_design(A, there, dim)
+    kept = None if bool(there.all()) else there.nonzero().flatten()
+    A = A if A is None or kept is None else A[kept]
+    A = None if A is None else A.to(double_dtype(A)).contiguous()
+    if weights is None:
+        return Rules(policy, min_valid, kept), A
+    root = (weights if kept is None else weights[kept]).double().sqrt().unsqueeze(-1)
+    return Rules(policy, min_valid, kept, root), None if A is None else A * root
+
+
+def _check_weights(weights: torch.Tensor, there: torch.Tensor, dim: str) -> None:
+    bad = (~((weights >= 0) & weights.isfinite()) & there).nonzero().flatten()
+    if len(bad):
+        raise ParameterError(
+            "weights, which all pixels share, have a value that no weight can have",
+            got=f"{weights[bad[0]].item()} at {dim} {int(bad[0])}, and {len(bad) - 1} more",
+            expected="finite numbers of at least 0; they multiply squared residuals",
+            do="mend the weights; 0 leaves an equation out",
+        )
+
+
+def _check_design(A: torch.Tensor, there: torch.Tensor, dim: str) -> None:
+    bad = (~A.isfinite() & there.unsqueeze(-1)).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise ParameterError(
+            "A, which all pixels share, has a value that is not finite",
+            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}, and {len(bad) - 1} more",
+            expected="finite values",
+            do=f"mend A, leave that part of {dim!r} out of A and b, give it the weight 0, or, for NaN, set "
+            "kernel.nan_policy to omit",
+        )
+
+
+def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
+    """Factor what all pixels share, once: any of A (n, p), weights (n,) and L (q, p).
+
+    Raises
+    ------
+    ParameterError
+        A shared value is not finite, or no weight; or float32 is asked for and cannot hold the pseudo-inverse.
+    """
+    A, weights = shared.get("A"), shared.get("weights")
+    rules, A = shared_rows(A, weights, dim, policy=options.policy, min_valid=options.min_valid)
+    L = shared.get("L")
+    if L is not None and not bool(L.isfinite().all()):
+        raise ParameterError("L has a value that is not finite", expected="finite values", do="mend L")
+    if A is None:
+        return State(Design.of(rules, None), L, single=False)
+    penalty = _penalty(L, options.ridge, A.shape[1])
+    A = A if penalty is None else A.to(double_dtype(A, penalty))
+    design = Design.of(rules, A, penalty, options.rcond)
+    if design.fit is None:
+        return State(design, L, single=False)
+    P = design.fit.pseudoinverse
+    held = held_by_float32(P) and held_by_float32(A)
+    if options.precision == "float32" and not held:
+        raise ParameterError(
+            "kernel.precision float32 cannot hold A and its pseudo-inverse",
+            got=f"largest entries {float(magnitude(A).max()):.3g} and {float(magnitude(P).max()):.3g}",
+            expected="entries within the range of float32",
+            do="set kernel.precision to auto",
+        )
+    well = float(design.fit.cond) <= SINGLE_CONDITION
+    return State(design, L, single=shared["A"].dtype in SINGLE and well and held)
+
+
+def _penalty(L: torch.Tensor | None, ridge: tuple[float, ...], p: int) -> torch.Tensor | None:
+    """Rows (q, p) of ||L x||^2 and of the ridge, an unknown with ridge 0 having none."""
+    rows = []
+    if any(ridge):
+        values = torch.tensor(ridge * (p if len(ridge) == 1 else 1), dtype=torch.float64)
+        rows.append(values.sqrt().diag()[values > 0])
+    if L is not None:
+        rows.append(L.to(double_dtype(L)))
+    if not rows:
+        return None
+    device = rows[-1].device
+    return torch.cat([part.to(device, double_dtype(*rows)) for part in rows])
+
+
+def solve_least_squares(state: State, fields: Tensors, out: Tensors, options: Options, *, panel: int) -> None:
+    """Least-squares solutions of a tile, by the shared design of `state` or by the A of `fields`."""
+    plain = state.plain and options.policy == "propagate" and "weights" not in fields and not any(options.ridge)
+    if plain and set(out) <= PLAIN | {"solution", "status"}:
+        _solve_plainly(state, fields, out, options, panel=panel)
+        return
+    dtype = double_dtype(state.design.A, state.L, *fields.values())
+    design = state.design.to(dtype)
+    if design.A is None:
+        penalty = _penalty(state.L, options.ridge, out["solution"].shape[0])
+        design = Design.of(design.rules, None, penalty, options.rcond)
+    wanted = frozenset(out) | (frozenset({"absolute"}) if options.absolute and "stderr" in out else frozenset())
+    if options.absolute:
+        wanted -= {"stderr"}
+
+    def solve(found_in: Panel) -> Found:
+        if len(found_in.b) == 0:
+            return _nothing(found_in, out)
+        found = regress(design, found_in, wanted)
+        deficient = found["rank"] < found["solution"].shape[0]
+        if "condition" in out:
+            found["condition"] = torch.where(deficient, torch.inf, found["cond"])
+        if not options.keep_deficient:
+            found["lost"] = deficient
+        del found["cond"]
+        return found
+
+    solve_pixels(solve, design.rules, fields, out, dtype, panel=panel)
+
+
+def _nothing(panel: Panel, out: Tensors) -> Found:
+    """Outputs where no row is ever there: the driver says no_data of every pixel."""
+    width = panel.b.shape[1]
+    return {name: view.new_zeros(*view.shape[: name in ("solution", "stderr")], width) for name, view in out.items()}
+
+
+def _solve_plainly(state: State, fields: Tensors, out: Tensors, options: Options, *, panel: int) -> None:
+    """Every row is there, with weight one."""
+    fit = state.design.fit
+    if fit is None or state.design.A is None:
+
+        def factored(A: torch.Tensor) -> tuple[Solver, torch.Tensor]:
+            factors = factor(A, options.rcond)
+            return factors, _lost(factors.rank, A.shape[1], options)
+
+        solve_varying(factored, {**fields, **out}, double_dtype(*fields.values()), panel=panel)
+        return
+    b = fields["b"]
+    single = options.precision == "float32" or (options.precision == "auto" and state.single and b.dtype in SINGLE)
+    dtype = common_dtype(single, state.design.A, b)
+    ready = Product(fit.pseudoinverse.to(dtype).unsqueeze(0), fit.rank, fit.status)
+    lost = _lost(fit.rank, state.design.A.shape[1], options)
+    solve_shared(Batch(ready, lost, state.design.A.to(dtype).unsqueeze(0)), {**fields, **out}, dtype, panel=panel)
+
+
+def _lost(rank: torch.Tensor, unknowns: int, options: Options) -> torch.Tensor:
+    return torch.zeros_like(rank, dtype=torch.bool) if options.keep_deficient else rank < unknowns
