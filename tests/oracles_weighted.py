@@ -114,12 +114,13 @@ def answer(
         return lost(Status.NO_DATA, 0, 0, p)
     if bad:
         return lost(Status.NON_FINITE, n_valid, NONE, p)
-    if n_valid < min_valid:
-        return lost(Status.TOO_FEW, n_valid, NONE, p)
     kept = problem.rows(there)
     exact = Exact.of(kept)
     conditions = conditions_of(kept.stacked()[0]) if exact.rank == p else (math.inf,)
     status = status_of(n_valid + len(kept.penalty), p, exact.rank, max(conditions))
+    if n_valid < min_valid:
+        # Rank and condition are those of the rows there, whether or not they are enough for a solution.
+        return lost(Status.TOO_FEW, n_valid, exact.rank, p, conditions)
     if deficient == "nan" and status in (Status.RANK_DEFICIENT, Status.UNDERDETERMINED):
         return lost(status, n_valid, exact.rank, p, conditions)
     return Answer(
@@ -333,8 +334,14 @@ def bounds(problem: Problem, nan_policy: str, right: Answer, unit: float = U) ->
         residual,
         error,
         r2_bound(kept, W, right, residual),
-        max(right.conditions) * n * p * (4 * U * cond + GRAM),
+        condition_bound(right, n * p),
     )
+
+
+def condition_bound(right: Answer, size: int) -> float:
+    """Of a matrix of `size` entries and full rank: singular values err by 4 n p u of the largest, or by n p GRAM."""
+    cond = max(right.conditions)
+    return cond * size * (4 * U * cond + GRAM) if math.isfinite(cond) else 0.0
 
 
 def r2_bound(kept: Problem, W: Array, right: Answer, residual: float) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from contract import agree
 from harness import Field, declare, evaluate
 from oracles_systems import Array, U
-from oracles_weighted import Answer, Bounds, Problem, answer, bounds, decisive, rows_there
+from oracles_weighted import Answer, Bounds, Problem, answer, bounds, condition_bound, decisive, rows_there
 from tilewise.fields import Status
 from tilewise.kernels.lstsq import Lstsq
 
@@ -63,7 +63,7 @@ def select(field: Field, at: Mapping[str, int], order: str) -> Array:
 def check_pixel(kernel: Lstsq, ours: Mapping[str, Array], problem: Problem, where: str) -> None:
     right = answer(problem, kernel.nan_policy, kernel.min_valid, kernel.deficient, kernel.weights_kind)
     solved = bool(np.isfinite(right.solution).all())
-    if right.rank >= 0 and right.status not in (Status.NO_DATA, Status.NON_FINITE, Status.TOO_FEW):
+    if right.status not in (Status.NO_DATA, Status.NON_FINITE):
         there, _ = rows_there(problem, kernel.nan_policy)
         assert decisive(problem.rows(there).stacked()[0], right.rank, kernel.rcond), f"{where}: a doubtful rank"
     assert (Status(int(ours["status"])), where) == (right.status, where)
@@ -75,7 +75,7 @@ def check_pixel(kernel: Lstsq, ours: Mapping[str, Array], problem: Problem, wher
         if name in ours:
             check_values(name, ours[name], right, allowed, where)
     if "condition" in ours:
-        check_condition(ours["condition"], right, allowed, where)
+        check_condition(ours["condition"], right, problem.A.size + problem.penalty.size, where)
 
 
 def unit_of(solution: Array) -> float:
@@ -98,15 +98,15 @@ def check_values(name: str, ours: Array, right: Answer, allowed: Bounds | None, 
     assert inside.all(), f"{name} at {where}: {ours} for {exact}, which may differ by {bound}"
 
 
-def check_condition(ours: Array, right: Answer, allowed: Bounds | None, where: str) -> None:
-    if allowed is None or np.isinf(right.conditions[0]):
-        np.testing.assert_equal(ours, right.conditions[0], err_msg=f"condition at {where}")
+def check_condition(ours: Array, right: Answer, size: int, where: str) -> None:
+    if not np.isfinite(right.conditions[0]):
+        np.testing.assert_equal(float(ours), right.conditions[0], err_msg=f"condition at {where}")
         return
     # Rounded to its dtype, which holds no more than its largest number.
     narrow = np.finfo(ours.dtype)
     error = min(abs(float(ours) - cond) for cond in right.conditions)
     beyond = float(ours) == np.inf and max(right.conditions) > float(narrow.max)
-    assert beyond or error <= allowed.condition + narrow.eps * max(right.conditions), (
+    assert beyond or error <= condition_bound(right, size) + narrow.eps * max(right.conditions), (
         f"condition at {where}: {ours} for {right.conditions}"
     )
 

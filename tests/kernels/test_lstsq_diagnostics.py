@@ -58,8 +58,11 @@ def test_what_was_not_computed_is_not_a_number_or_minus_one():
     found = check(fields, nan_policy="omit", min_valid=2)
     assert found["status"].tolist() == [Status.OK, Status.TOO_FEW, Status.NO_DATA, Status.NON_FINITE]
     assert found["n_valid"].tolist() == [3, 1, 0, 3]
-    assert found["rank"].tolist() == [2, -1, 0, -1]
-    for name in ("condition", "residual_norm", "r2"):
+    # What too few rows say of their matrix is known: one row serves one of two unknowns.
+    assert found["rank"].tolist() == [2, 1, 0, -1]
+    np.testing.assert_array_equal(np.isnan(found["condition"]), [False, False, True, True])
+    assert found["condition"][1] == INF
+    for name in ("residual_norm", "r2"):
         assert np.isnan(found[name]).tolist() == [False, True, True, True]
     assert np.isnan(found["stderr"]).tolist() == [[False, True, True, True]] * 2
 
