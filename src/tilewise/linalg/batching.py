@@ -37,15 +37,18 @@ def shared_panel(n: int, p: int) -> int:
 
 
 def pixel_panel(n: int, p: int, *, own: bool) -> int:
-    """Pixels with rows of their own that are solved at a time, a multiple of 64: what stays in cache.
+    """Pixels with rows of their own that are solved at a time, a multiple of 64.
 
-    Beside b, its weights and what is left over of them, the triangle of a Gram matrix; or a matrix of their own.
+    With a shared matrix: b, its weights, what is left over of them and the triangle of a Gram matrix in 8 MiB, for
+    operations on p rows cost their start as much as their work where panels are narrow. With a matrix of their own:
+    2 MiB of these.
 
     >>> pixel_panel(50, 6, own=False), pixel_panel(50, 6, own=True), pixel_panel(1000, 100, own=False)
-    (1472, 832, 64)
+    (4096, 832, 128)
     """
-    elements = n * p if own else 3 * n + p * (p + 1) // 2
-    return min(4096, max(64, MOST_ELEMENTS // elements // 64 * 64))
+    if own:
+        return min(4096, max(64, MOST_ELEMENTS // (n * p) // 64 * 64))
+    return min(4096, max(64, 4 * MOST_ELEMENTS // (3 * n + p * (p + 1) // 2) // 64 * 64))
 
 
 def designs_at_once(n: int, p: int) -> int:

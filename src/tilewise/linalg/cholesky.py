@@ -11,6 +11,7 @@ so the error of a solution has the condition of the matrix scaled to a unit diag
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -42,58 +43,81 @@ class Cholesky:
 
     Attributes
     ----------
+    table
+        (p (p + 1) / 2 + p, w): L packed by columns, and the inverses of its diagonal.
     columns
-        Column k of L below and with its diagonal: (p - k, w), for each k.
-    inverse
-        (p, w) float64: inverses of the diagonal of L.
+        Views of the table: column k of L below and with its diagonal, (p - k, w), for each k.
     share
         (w,) float64: product of L_kk^2 / G_kk, which is the determinant of G scaled to a unit diagonal: in (0, 1], NaN
         where G is not positive definite.
     """
 
+    table: torch.Tensor
     columns: tuple[torch.Tensor, ...]
-    inverse: torch.Tensor
     share: torch.Tensor
+
+    @classmethod
+    def of(cls, table: torch.Tensor, share: torch.Tensor) -> Cholesky:
+        """The factors in a table."""
+        p = unknowns(len(table))
+        starts = [packed_size(p) - packed_size(p - k) for k in range(p + 1)]
+        return cls(table, tuple(table[a:b] for a, b in pairwise(starts)), share)
+
+    @property
+    def inverse(self) -> torch.Tensor:
+        """(p, w) inverses of the diagonal of L."""
+        return self.table[-len(self.columns) :]
 
     def forward(self, y: torch.Tensor) -> torch.Tensor:
         """L^-1 y in place, for y (p, w) or (p, r, w)."""
-        extra = (slice(None),) + (None,) * (y.dim() - 2)
+        inverse = self.inverse
         for k, column in enumerate(self.columns):
-            y[k] *= self.inverse[k]
+            y[k] *= inverse[k]
             if k + 1 < len(self.columns):
-                y[k + 1 :].addcmul_(column[1:][extra], y[k], value=-1)
+                below = column[1:] if y.dim() == 2 else column[1:].unsqueeze(1)
+                y[k + 1 :].addcmul_(below, y[k], value=-1)
         return y
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """G^-1 y in place, for y (p, w)."""
         self.forward(y)
+        inverse = self.inverse
         for k in range(len(self.columns) - 1, -1, -1):
             if k + 1 < len(self.columns):
                 y[k] -= (self.columns[k][1:].conj() * y[k + 1 :]).sum(0)
-            y[k] *= self.inverse[k]
+            y[k] *= inverse[k]
         return y
 
-    def take(self, where: torch.Tensor) -> Cholesky:
-        """The factors of these pixels."""
-        return Cholesky(tuple(c[:, where] for c in self.columns), self.inverse[:, where], self.share[where])
+    def gather(self, which: torch.Tensor) -> Cholesky:
+        """The factors of the pixels with these numbers (w,)."""
+        table = torch.gather(self.table, 1, which.expand(len(self.table), -1))
+        return Cholesky.of(table, self.share[which])
 
 
-def cholesky(packed: torch.Tensor, p: int) -> Cholesky:
-    """Factor packed matrices (p (p + 1) / 2, w) in place."""
-    starts = [packed_size(p) - packed_size(p - k) for k in range(p + 1)]
-    columns = tuple(packed[a:b] for a, b in pairwise(starts))
-    inverse = torch.empty(p, packed.shape[1], dtype=torch.float64, device=packed.device)
-    share = torch.ones_like(inverse[0])
-    diagonal = [_real(column[0]).clone() for column in columns]
-    for k, column in enumerate(columns):
+def unknowns(rows: int) -> int:
+    """p of a table with so many rows.
+
+    >>> unknowns(packed_size(6) + 6)
+    6
+    """
+    return (math.isqrt(8 * rows + 9) - 3) // 2
+
+
+def cholesky(packed: torch.Tensor) -> Cholesky:
+    """Factor packed matrices, the first p (p + 1) / 2 rows of a table (p (p + 1) / 2 + p, w), in place."""
+    p = unknowns(len(packed))
+    factors = Cholesky.of(packed, torch.ones_like(_real(packed[0])))
+    inverse = factors.inverse
+    diagonal = [_real(column[0]).clone() for column in factors.columns]
+    for k, column in enumerate(factors.columns):
         pivot = _real(column[0])
-        share *= pivot / diagonal[k]
-        torch.rsqrt(pivot, out=inverse[k])  # NaN or infinite where the matrix is not positive definite
+        factors.share.mul_(pivot / diagonal[k])
+        inverse[k] = pivot.rsqrt()  # NaN or infinite where the matrix is not positive definite
         column *= inverse[k]
         for i in range(k + 1, p):
-            factor = column[i - k].conj().resolve_conj() if column.is_complex() else column[i - k]
-            columns[i].addcmul_(column[i - k :], factor, value=-1)
-    return Cholesky(columns, inverse, share)
+            factor = column[i - k].conj().resolve_conj()
+            factors.columns[i].addcmul_(column[i - k :], factor, value=-1)
+    return factors
 
 
 def _real(x: torch.Tensor) -> torch.Tensor:

@@ -175,21 +175,26 @@ def _flag(found: Found, seen: Look, rules: Rules, outputs: Tensors) -> None:
         gone = gone | few
     lost = found.pop("lost", None)
     solution = found["solution"] = _stored(found["solution"], outputs["solution"].dtype)
-    blown = ~solution.isfinite().all(0) & ~(gone if lost is None else gone | lost)
-    spoilt = blown if seen.bad is None else blown | seen.bad
-    status = status.masked_fill(spoilt, int(Status.NON_FINITE)).masked_fill(none, int(Status.NO_DATA))
-    found["status"] = status
-    gone = gone | blown if lost is None else gone | blown | lost
+    spoilt = seen.bad
+    if not bool(solution.sum().isfinite()):
+        blown = ~solution.isfinite().all(0) & ~(gone if lost is None else gone | lost)
+        spoilt = blown if spoilt is None else blown | spoilt
+    if spoilt is not None:
+        status = status.masked_fill(spoilt, int(Status.NON_FINITE))
+        gone = gone | spoilt
+    found["status"] = status.masked_fill(none, int(Status.NO_DATA))
+    gone = gone if lost is None else gone | lost
     if bool(gone.any()):
-        _blot(found, gone, spoilt, none)
+        _blot(found, gone, none if spoilt is None else spoilt, none)
 
 
 def _blot(found: Found, gone: torch.Tensor, spoilt: torch.Tensor, none: torch.Tensor) -> None:
+    """NaN where a pixel has no answer; its rank and count stay, 0 without data and -1 where these are not finite."""
     for name, values in found.items():
         if name not in _KEPT:
             values.masked_fill_(gone, math.nan)
     if "rank" in found:
-        found["rank"] = found["rank"].masked_fill(none, 0).masked_fill(spoilt, -1)
+        found["rank"] = found["rank"].masked_fill(spoilt, -1).masked_fill(none, 0)
     if "condition" in found:
         found["condition"] = found["condition"].masked_fill(none | spoilt, math.nan)
 

@@ -116,107 +116,113 @@ def look(
     weights: torch.Tensor | None,
     others: Mapping[str, torch.Tensor],
 ) -> Look:
-    """What is there of b (n, w), A (n, p, w) and weights (n, w), which are cleaned in place."""
-    clean = _sums_are_finite(b, A)
-    if clean and weights is None:
-        panel = _panel(b, A, None, others, binary=True)
-        return Look(panel, None, None, panel.count)
-    nan, wrong = _faults(b, A, weights, clean=clean)
-    there = None if weights is None else weights != 0
-    if rules.policy == "omit" and nan is not None:
-        there = ~nan if there is None else there & ~nan
-    found = _first(nan, there) if rules.policy == "raise" else None
-    bad = _any_there(wrong if rules.policy == "omit" else _either(nan, wrong), there)
-    count = None
-    if bad is not None:
-        there = torch.ones_like(b, dtype=torch.bool) if there is None else there
-        count = there.sum(0)
-        there = there & ~bad
-    factor = _cleaned(b, A, weights, there)
-    panel = _panel(b, A, factor, others, binary=weights is None)
-    partial = None if factor is None else ((panel.count < len(b)) | (weights is not None)) & (panel.count > 0)
-    return Look(panel, partial, bad, panel.count if count is None else count, found)
+    """What is there of b (n, w), A (n, p, w) and weights (n, w), which may be cleaned in place."""
+    seen = _glance(rules, b, A, weights, others)
+    return _scrutiny(rules, b, A, weights, others) if seen is None else seen
 
 
-def _sums_are_finite(b: torch.Tensor, A: torch.Tensor | None) -> bool:
-    """Whether nothing is NaN or infinite: a sum that overflows is a false alarm, and no more."""
-    return bool(b.sum().isfinite()) and (A is None or bool(A.sum().isfinite()))
-
-
-def _faults(
-    b: torch.Tensor, A: torch.Tensor | None, weights: torch.Tensor | None, *, clean: bool
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Masks (n, w) of rows with a NaN, and of rows with an infinity or a weight that no row may have."""
-    nan = wrong = None
-    if not clean:
-        nan = b.isnan()
-        # A number less itself is 0, unless it is infinite or NaN.
-        wrong = None if bool(torch.where(nan, 0, b).sum().isfinite()) else b.isinf() & ~nan
-        if A is not None and not bool(A.sum().isfinite()):
-            of_A = A.isnan().any(1)
-            nan = nan | of_A
-            wrong = _either(wrong, A.isinf().any(1) & ~of_A)
-    if weights is not None and not bool(((weights >= 0) & (weights < torch.inf)).all()):
-        nan = _either(nan, weights.isnan())
-        wrong = _either(wrong, (weights < 0) | weights.isinf())
-    return nan, wrong
-
-
-def _either(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one | other
-
-
-def _any_there(rows: torch.Tensor | None, there: torch.Tensor | None) -> torch.Tensor | None:
-    """Pixels (w,) with such a row that is there; None where there are none."""
-    if rows is None:
-        return None
-    found = (rows if there is None else rows & there).any(0)
-    return found if bool(found.any()) else None
-
-
-def _first(rows: torch.Tensor | None, there: torch.Tensor | None) -> int | None:
-    found = _any_there(rows, there)
-    return None if found is None else int(found.nonzero()[0])
-
-
-def _cleaned(
-    b: torch.Tensor, A: torch.Tensor | None, weights: torch.Tensor | None, there: torch.Tensor | None
-) -> torch.Tensor | None:
-    """Weights with zeros for rows that are not there, None where all are there with weight 1; b and A likewise."""
-    if there is None:
-        return None
-    if weights is None and bool(there.all()):
-        return None
-    gone = ~there
-    zero = torch.zeros((), dtype=b.dtype, device=b.device)
-    torch.where(gone, zero, b, out=b)
-    if A is not None:
-        A.masked_fill_(gone.unsqueeze(1), 0)
-    if weights is None:
-        return there.double()
-    torch.where(gone, torch.zeros((), dtype=weights.dtype, device=b.device), weights, out=weights)
-    return weights
-
-
-def _panel(
+def _glance(
+    rules: Rules,
     b: torch.Tensor,
     A: torch.Tensor | None,
     weights: torch.Tensor | None,
     others: Mapping[str, torch.Tensor],
-    *,
-    binary: bool,
-) -> Panel:
-    width = b.shape[1]
+) -> Look | None:
+    """A look that is enough for finite numbers, and for NaN in b that are left out; None where it is not.
+
+    It uses sums and floating masks, which cost a fraction of what boolean masks do. A sum that overflows is a false
+    alarm, and no more.
+    """
+    if A is not None and not bool(A.sum().isfinite()):
+        return None
+    lowest = 1.0
+    if weights is not None:
+        lowest = float(weights.amin()) if weights.numel() else 1.0
+        if not (lowest >= 0 and bool(weights.sum().isfinite())):
+            return None
+    there = None
+    if not bool(b.sum().isfinite()):
+        if rules.policy != "omit" or b.is_complex():
+            return None
+        there = torch.eq(b, b, out=torch.empty_like(b))
+        b = torch.nan_to_num(b, 0.0, torch.inf, -torch.inf)
+        if not bool(b.sum().isfinite()):
+            return None
+    if lowest == 0 and weights is not None:
+        positive = torch.ne(weights, 0, out=torch.empty_like(weights))
+        there = positive if there is None else there.mul_(positive)
+        b = b * positive
+    return _seen(b, A, weights, there, others)
+
+
+def _seen(
+    b: torch.Tensor,
+    A: torch.Tensor | None,
+    weights: torch.Tensor | None,
+    there: torch.Tensor | None,
+    others: Mapping[str, torch.Tensor],
+) -> Look:
+    """Finite numbers, b being zero where a row is not `there` (n, w), a mask of float64."""
+    n, width = b.shape
+    count = torch.full((width,), n, dtype=torch.int64, device=b.device)
+    if there is not None:
+        count = (there.new_ones(1, n) @ there)[0].long()
+        A = A if A is None else A * there.unsqueeze(1)
+        weights = there if weights is None else weights * there
     if weights is None:
-        count = torch.full((width,), len(b), dtype=torch.int64, device=b.device)
-        return Panel(b, A, None, True, torch.zeros_like(count), count, others)
-    if binary:
-        count = (weights.new_ones(1, len(b)) @ weights)[0].long()
-        return Panel(b, A, weights, True, torch.zeros_like(count), count, others)
-    count = (weights != 0).sum(0)
-    exponent = exponent_of(weights.amax(0))
+        return Look(Panel(b, A, None, True, torch.zeros_like(count), count, others), None, None, count)
+    if weights is there:
+        panel = Panel(b, A, there, True, torch.zeros_like(count), count, others)
+        return Look(panel, (count < n) & (count > 0), None, count)
+    return Look(_with_weights(b, A, weights, count, others), count > 0, None, count)
+
+
+def _with_weights(
+    b: torch.Tensor,
+    A: torch.Tensor | None,
+    weights: torch.Tensor,
+    count: torch.Tensor,
+    others: Mapping[str, torch.Tensor],
+) -> Panel:
+    exponent = exponent_of(weights.amax(0) if len(weights) else torch.zeros_like(count).double())
     exponent = (exponent + exponent % 2).clamp(-1022, 1022)  # even, so that its root is a power of two as well
-    weights *= power_of_two(-exponent)
-    return Panel(b, A, weights, False, exponent, count, others)
+    return Panel(b, A, weights * power_of_two(-exponent), False, exponent, count, others)
+
+
+def _scrutiny(
+    rules: Rules,
+    b: torch.Tensor,
+    A: torch.Tensor | None,
+    weights: torch.Tensor | None,
+    others: Mapping[str, torch.Tensor],
+) -> Look:
+    """A look at every number."""
+    nan, wrong = _faults(b, A, weights)
+    there = torch.ones_like(nan) if weights is None else weights != 0
+    if rules.policy == "omit":
+        there &= ~nan
+        bad = (wrong & there).any(0)
+    else:
+        bad = ((nan | wrong) & there).any(0)
+    found = (nan & there).any(0).nonzero().flatten().tolist() if rules.policy == "raise" else []
+    count = there.sum(0)
+    gone = ~there | bad
+    b.masked_fill_(gone, 0)
+    if A is not None:
+        A.masked_fill_(gone.unsqueeze(1), 0)
+    if weights is not None:
+        weights.masked_fill_(gone, 0)
+    seen = _seen(b, A, weights, (~gone).double(), others)
+    return Look(seen.panel, seen.partial, bad, count, found[0] if found else None)
+
+
+def _faults(b: torch.Tensor, A: torch.Tensor | None, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks (n, w) of rows with a NaN, and of rows with an infinity or a weight that no row may have."""
+    nan, wrong = b.isnan(), b.isinf()
+    if A is not None:
+        nan = nan | A.isnan().any(1)
+        wrong = wrong | A.isinf().any(1)
+    if weights is not None:
+        nan = nan | weights.isnan()
+        wrong = wrong | (weights < 0) | weights.isinf()
+    return nan, wrong

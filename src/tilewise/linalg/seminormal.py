@@ -105,41 +105,42 @@ class Gram:
     def fit(self, panel: Panel, rcond: float | None) -> GramFit:
         """Fits of a panel with weights, and which of them are to be trusted."""
         assert panel.weights is not None
-        which, weights, scale = None, panel.weights, power_of_two(-panel.exponent)
-        if panel.binary:
-            which, first = distinct(weights)
-            if len(first) * SHARING <= len(which):
-                weights, scale = weights[:, first], scale[first]
-            else:
-                which = None
-        G = self.products @ weights.to(self.products.dtype)
-        if self.penalty is not None:
-            G += self.penalty[1] * scale
-        diagonal = self._diagonal(G)
-        factors = cholesky(G, len(self.Qh))
-        spread = 4 * diagonal.amax(0) / (diagonal.amin(0) * factors.share)
-        if which is not None:
-            factors, spread = factors.take(which), spread[which]
-        return self._judged(panel, factors, spread.sqrt(), rcond)
+        which, first = distinct(panel.weights) if panel.binary else (None, None)
+        if which is None or first is None or len(first) * SHARING > len(which):
+            judged = self._judged(panel.weights, panel.count, panel.exponent, rcond)
+            return GramFit(self, panel, *judged)
+        factors, cond, status, served = self._judged(
+            panel.weights[:, first], panel.count[first], panel.exponent[first], rcond
+        )
+        return GramFit(self, panel, factors.gather(which), cond[which], status[which], served[which])
 
-    def _diagonal(self, G: torch.Tensor) -> torch.Tensor:
-        p = len(self.Qh)
-        i, k = packed_index(p)
-        places = [place for place, (a, b) in enumerate(zip(i, k, strict=True)) if a == b]
-        values = G[places]
-        return values.real if values.is_complex() else values
-
-    def _judged(self, panel: Panel, factors: Cholesky, cond_Q: torch.Tensor, rcond: float | None) -> GramFit:
-        p = len(self.Qh)
+    def _judged(
+        self, weights: torch.Tensor, count: torch.Tensor, exponent: torch.Tensor, rcond: float | None
+    ) -> tuple[Cholesky, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Factors of Gram matrices for weights (n, k); bounds of their conditions, statuses, and which are served."""
+        p, size = len(self.Qh), len(self.products)
         extra = 0 if self.penalty is None else len(self.penalty[0])
-        cut = (panel.count + extra).clamp(min=p) * EPS if rcond is None else rcond
-        apart = 2 * p**0.5 * cond_Q
+        table = torch.empty(size + p, weights.shape[1], dtype=self.products.dtype, device=weights.device)
+        torch.mm(self.products, weights.to(table.dtype), out=table[:size])
+        if self.penalty is not None:
+            table[:size] += self.penalty[1] * power_of_two(-exponent)
+        diagonal = table[self._diagonal()]
+        diagonal = diagonal.real if diagonal.is_complex() else diagonal
+        graded = diagonal.amax(0) / diagonal.amin(0)
+        factors = cholesky(table)
+        apart = 4 * (p * graded / factors.share).sqrt()
         upper, lower = self.cond * apart, self.cond / apart
         well, ill = upper < ILL_CONDITIONED / 2, lower > 2 * ILL_CONDITIONED
-        served = (factors.share >= 4 * EPS / LIMIT) & (upper * cut < 0.5) & (well | ill)
-        served &= panel.count + extra >= p
+        rows = count + extra
+        cut = rows.clamp(min=p) * EPS if rcond is None else rcond
+        served = (factors.share >= 4 * EPS / LIMIT) & (upper * cut < 0.5) & (well | ill) & (rows >= p)
         status = torch.where(ill, int(Status.ILL_CONDITIONED), int(Status.OK)).to(torch.uint8)
-        return GramFit(self, panel, factors, upper, status, served)
+        return factors, upper, status, served
+
+    def _diagonal(self) -> list[int]:
+        """Rows of the packed triangle that hold the diagonal."""
+        i, k = packed_index(len(self.Qh))
+        return [place for place, (a, b) in enumerate(zip(i, k, strict=True)) if a == b]
 
 
 @dataclass(frozen=True)
