@@ -190,7 +190,7 @@ def fields_of(**more):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_a_ridge_of_the_wrong_length_is_refused_before_data_is_read(count):
-    with pytest.raises(ParameterError, match=rf"kernel\.ridge.*{count}.*3"):
+    with pytest.raises(DimensionError, match=rf"kernel\.ridge.*{count} values for 3 along 'u'"):
         Lstsq(dim="e", ridge=(0.1,) * count).declare(fields_of())
 
 
@@ -211,7 +211,7 @@ def test_a_matrix_that_is_not_finite_is_refused_before_anything_is_computed(bad)
         "b": (("e", "x"), np.ones((3, 2))),
         "L": (("k", "u"), np.array([[1.0, 0], [0, bad]])),
     }
-    with pytest.raises(ParameterError, match=r"\bL\b.*k 1"):
+    with pytest.raises(ParameterError, match=r"\bL has a value that is not finite"):
         evaluate(Lstsq(dim="e", unknown="u", nan_policy="omit"), fields)
 
 

@@ -306,6 +306,23 @@ def test_patterns_of_more_than_64_equations():
     assert found["n_valid"].tolist() == [10] + [69] * 11
 
 
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("height", [1e5, 1e10, 1e120])
+@pytest.mark.parametrize("gone", ["gap", "weight"])
+def test_a_row_that_towers_above_the_others_and_is_not_there_costs_no_digits(p, height, gone):
+    # Beside it the orthonormal factor of the shared matrix holds the other rows to few digits, or to none.
+    rng = np.random.default_rng(14)
+    A, b = rng.standard_normal((6, p)), rng.standard_normal((6, 8))
+    A[2, 0] = height
+    fields = {"A": (("e", "u"), A), "b": (("e", "x"), b)}
+    if gone == "gap":
+        b[2, 1:] = NAN
+    else:
+        fields["weights"] = (("e", "x"), np.where(np.arange(6)[:, None] == 2, 1e-200, np.ones((6, 8))))
+        fields["weights"][1][2, 4:] = 0
+    check(fields, nan_policy="omit")
+
+
 @pytest.mark.parametrize(("n", "p"), [(1, 1), (1, 4), (2, 4), (4, 4), (7, 1)])
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_shapes_at_the_edge(n, p, layout):
@@ -539,8 +556,9 @@ def test_shared_weights_of_a_shared_matrix_are_prepared_once():
     ],
 )
 def test_parameters_out_of_range_are_refused(parameters, said):
+    fields = {"A": spec("A", ("e", "u"), (3, 2)), "b": spec("b", ("e",), (3,))}
     with pytest.raises(ParameterError, match=said):
-        Lstsq(dim="e", **parameters)
+        Lstsq(dim="e", **parameters).declare(fields)
 
 
 def test_more_valid_rows_than_there_are_rows_cannot_be_asked_for():
@@ -586,25 +604,29 @@ def test_shared_matrices_that_are_not_finite_are_refused_before_anything_is_comp
 
 @pytest.mark.parametrize("layout", ["shared A", "weights a pixel", "A along x, weights a pixel", "A a pixel"])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-@pytest.mark.parametrize("asked", [(), ALL])
-def test_workspace_holds(layout, dtype, asked):
+@pytest.mark.parametrize("kind", ["regular", "deficient"])
+def test_workspace_holds(layout, dtype, kind):
     rng = np.random.default_rng(13)
     A_dims, b_dims, w_dims = LAYOUTS[layout]
     sizes = {"e": 12, "u": 4, "y": 10, "x": 40}
+    A = rng.standard_normal([sizes[d] for d in A_dims])
+    if kind == "deficient":
+        A = A.take([0, 1, 2, 2], A_dims.index("u"))
     fields = {
-        "A": typed((A_dims, rng.standard_normal([sizes[d] for d in A_dims])), dtype, rng),
+        "A": typed((A_dims, A), dtype, rng),
         "b": typed((b_dims, gappy(rng, rng.standard_normal([sizes[d] for d in b_dims]))), dtype, rng),
     }
     if w_dims is not None:
         fields["weights"] = (w_dims, weights_of(rng, tuple(sizes[d] for d in w_dims)))
-    kernel = Lstsq(dim="e", unknown="u", nan_policy="omit", diagnostics=asked)
+    kernel = Lstsq(dim="e", unknown="u", nan_policy="omit", diagnostics=ALL)
     signature = declare(kernel, fields)
-    used = peaks(kernel, fields, 128)
+    used = peaks(kernel, fields, 256)
     assert used.state <= kernel.footprint(signature).state
     assert used.prepare <= kernel.footprint(signature).peak
-    assert used.compute <= kernel.workspace(signature, signature.sizes, panel=128)
-    # Honest, not merely large.
-    assert kernel.workspace(signature, signature.sizes, panel=128) <= 8 * used.compute + 2**19
+    bound = kernel.workspace(signature, signature.sizes, panel=256)
+    assert used.compute <= bound
+    # Honest, not merely large, where every pixel takes the longest way.
+    assert kind == "regular" or bound <= 8 * used.compute + 2**19
 
 
 def test_answers_of_the_oracle_by_hand():
