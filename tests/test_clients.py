@@ -261,6 +261,13 @@ def test_a_relative_output_is_where_the_client_stands(
     assert copied(tilewise.run(relative, client=client))
 
 
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs look for their workers more often, so that a test need not wait as long."""
+    monkeypatch.setattr("tilewise.dask_workers.WATCH", 0.2)
+
+
+@pytest.mark.usefixtures("watchful")
 def test_a_worker_that_dies_is_named_and_the_client_stays_usable(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path, 2) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
         client.wait_for_workers(2, timeout=120)
@@ -276,6 +283,7 @@ def test_a_worker_that_dies_is_named_and_the_client_stays_usable(tmp_path: Path)
         assert copied(tilewise.run(job(tmp_path), client=client, overwrite=True))
 
 
+@pytest.mark.usefixtures("watchful")
 def test_the_last_worker_that_dies_is_an_error_too(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path, 1) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
         client.wait_for_workers(1, timeout=120)
