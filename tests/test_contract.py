@@ -122,8 +122,8 @@ def test_tiles_do_not_matter(tmp_path: Path, example: contract.Example) -> None:
             contract.agree(n, values, results[0][n], example.bound(n, results[0]))
 
 
-#: Every kernel in a pool's processes. Those of a LocalCluster differ from workers of others, which run every kernel too,
-#: in how they are started, of which no kernel knows.
+#: Every kernel in processes of a pool. Workers of a LocalCluster differ from those of others, which run every kernel,
+#: in how they are started: no kernel knows of that.
 LOCAL = [("processes", example) for example in FIRST]
 LOCAL += [("local", example) for example in FIRST if example.kernel.name in ("norm", "lstsq")]
 
