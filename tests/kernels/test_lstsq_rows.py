@@ -626,7 +626,7 @@ def test_workspace_holds(layout, dtype, kind):
     bound = kernel.workspace(signature, signature.sizes, panel=256)
     assert used.compute <= bound
     # Honest, not merely large, where every pixel takes the longest way.
-    assert kind == "regular" or bound <= 8 * used.compute + 2**19
+    assert kind == "regular" or bound <= 10 * used.compute + 2**19
 
 
 def test_answers_of_the_oracle_by_hand():
