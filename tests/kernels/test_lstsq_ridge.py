@@ -68,7 +68,7 @@ def system(rng, n, p, *, varying=False, weighted=False, gaps=0.25):
     varying=st.booleans(),
     weighted=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_pixel_is_that_of_the_stacked_system(seed, n, p, kind, varying, weighted):
     rng = np.random.default_rng(seed)
     fields = system(rng, n, p, varying=varying, weighted=weighted)
@@ -91,7 +91,7 @@ def test_every_pixel_is_that_of_the_stacked_system(seed, n, p, kind, varying, we
     b_level=st.integers(-490, 490),
     w_level=st.integers(-150, 150),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_ridge_is_in_the_users_units(seed, units, b_level, w_level):
     # lambda_j x_j^2 beside w (A_j x_j)^2: the same problem in other units has lambda_j 2^(2 units_j + w_level).
     rng = np.random.default_rng(seed)
