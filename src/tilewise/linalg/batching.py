@@ -6,6 +6,8 @@ from __future__ import annotations
 MOST_MATRICES = 32_000 - 1
 #: Elements of A worked on at a time: 2 MiB of float64, which stays in cache beside its factors.
 MOST_ELEMENTS = 2**18
+#: Unknowns up to which the factors of every set of them are made beforehand: 256 sets of 8 x 8 are 128 KiB.
+MOST_IN_TABLE = 8
 
 
 def batch_shape(panel: int, matrices: int, right_hand_sides: int, n: int, p: int) -> tuple[int, int]:
@@ -75,6 +77,27 @@ def shared_design_bytes(n: int, p: int, extra: int, itemsize: int) -> int:
     """Upper bound for what is kept of a shared design (n, p): twice with `extra` rows below it, with and without."""
     rows = n + extra
     return (2 if extra else 1) * itemsize * (rows * (p * (p + 1) // 2) + 10 * rows * p + 8 * p * p + 4 * rows)
+
+
+def bounded_bytes(panel: int, n: int, p: int, *, own: bool) -> int:
+    """Upper bound for panels of bounded least squares.
+
+    b and weights, with masks, and again for those that are gathered apart; residuals; solutions, gradients, bounds
+    and masks; the factors that are gathered for pixels; matrices of their own; and one batch of weighted matrices
+    with Q, an update of it, triangles, and the columns of sets.
+    """
+    rows = panel * (16 * n + 48 * p + 64)
+    factors = 3 * max(MOST_ELEMENTS, 64 * p * p)
+    matrices = panel * 5 * n * p if own else 0
+    batch = min(panel, designs_at_once(n, p)) * (8 * n * p + 24 * p * p + 48 * p)
+    return 8 * (rows + factors + matrices + batch + 4 * n * p) + _SMALL
+
+
+def bounded_design_bytes(n: int, p: int, *, tabled: bool) -> tuple[int, int]:
+    """Upper bounds for what is kept of a shared matrix (n, p), and for what compressing it takes."""
+    sets = 2**p if tabled else 0
+    state = 8 * (4 * n * p + 8 * p * p + sets * (2 * p * p + 4 * p)) + 4096
+    return state, state + 8 * (12 * n * p + sets * (12 * p * p + 16 * p)) + _SMALL
 
 
 def right_hand_side_bytes(count: int, width: int, n: int, p: int, itemsize: int, *, residual: bool) -> int:

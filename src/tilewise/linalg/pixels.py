@@ -138,8 +138,8 @@ def _solved(solve: Solver, seen: Look) -> Found:
     """Outputs of a panel: whole pixels together, the others apart."""
     panel = seen.panel
     apart = seen.partial
-    if panel.A is not None and (seen.bad is not None or apart is not None):
-        apart = panel.count > 0  # all at once; a matrix of zeros is not worth a factorisation
+    if panel.A is not None and (apart is not None or seen.bad is not None):
+        apart = panel.count > 0  # every matrix is factored anyway, and one of zeros is not worth it
     if apart is None or not bool(apart.any()):
         return solve(panel.whole())
     if bool(apart.all()):

@@ -166,7 +166,7 @@ def _described(design: Design, fit: Fit, panel: Panel, wanted: frozenset[str]) -
         sigma = torch.where(free > 0, norm / free.to(norm.dtype).sqrt(), torch.nan)
         found["stderr"] = fit.spread() * sigma
     if "r2" in wanted:
-        found["r2"] = _r2(design, panel, norm)
+        found["r2"] = r_squared(design, panel, norm)
     return found | _absolute(fit, panel, wanted)
 
 
@@ -177,7 +177,7 @@ def _absolute(fit: Fit, panel: Panel, wanted: frozenset[str]) -> Found:
     return {"stderr": fit.spread() * power_of_two(-panel.exponent // 2)}
 
 
-def _r2(design: Design, panel: Panel, residual: torch.Tensor) -> torch.Tensor:
+def r_squared(design: Design, panel: Panel, residual: torch.Tensor) -> torch.Tensor:
     """1 - ||sqrt(W) (b - A x)||^2 / ||sqrt(W) (b - m)||^2, with m the weighted mean where A holds the constant, else 0.
 
     The mean of n numbers is within gamma_n of the exact one, relative to theirs: centred values below 2 n eps of them
