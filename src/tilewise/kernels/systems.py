@@ -111,7 +111,15 @@ def _core_dims(
             f"{spec.name} is complex", got=spec.dtype, expected="real numbers", do=f"give real {spec.name}"
         )
     if spec.name == "weights":
-        return (kernel.check_dim(spec, dim, "dim"),)
+        kernel.check_dim(spec, dim, "dim")
+        if unknown in spec.dims:
+            raise DimensionError(
+                f"weights have the dimension {unknown!r} of the unknowns",
+                got=f"dims {spec.dims}",
+                expected="one weight for each equation, at each pixel if wanted",
+                do="sum or select them along it first",
+            )
+        return (dim,)
     if unknown not in spec.dims:
         raise DimensionError(
             f"{spec.name} has no dimension {unknown!r}",
@@ -210,7 +218,7 @@ def checked_rcond(rcond: float | None) -> None:
 
 def checked_min_valid(min_valid: int, n: int) -> None:
     """Refuse a number of rows that no pixel can have."""
-    if not 1 <= min_valid <= n:
+    if isinstance(min_valid, bool) or not isinstance(min_valid, int) or not 1 <= min_valid <= n:
         raise ParameterError(
             "kernel.min_valid is out of range",
             got=min_valid,
