@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+import tilewise
 from tilewise.errors import ParameterError
 
 
@@ -71,3 +72,8 @@ def guests() -> list[str]:
 def of_runs(dask_scheduler: Any) -> list[str]:
     """Tasks of runs that the scheduler still knows."""
     return [str(key) for key in dask_scheduler.tasks if "tilewise-" in str(key)]
+
+
+def run(job: tilewise.Job) -> None:
+    """In a process that is killed meanwhile."""
+    tilewise.run(job)

@@ -18,6 +18,7 @@ import pytest
 
 import stores
 import tilewise
+from tilewise.cli import main
 
 TESTS = Path(__file__).parent
 SHAPE = (3, 8, 12)  # band, y, x
@@ -76,6 +77,20 @@ def shell(tmp_path) -> Shell:
     return Shell(tmp_path)
 
 
+@pytest.fixture
+def here(shell, monkeypatch, capfd):
+    """Commands within this process, for what does not depend on theirs: a new one loads everything for seconds."""
+    monkeypatch.chdir(shell.folder)
+    monkeypatch.setattr("tilewise.machine.set_allocator", lambda: None)  # of a process that is the command's own
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        return exit_.value.code, *capfd.readouterr()
+
+    return call
+
+
 # --- usage
 
 
@@ -108,9 +123,9 @@ def test_bad_usage(shell, arguments):
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_a_job_file_with_mistakes(shell, command):
+def test_a_job_file_with_mistakes(shell, here, command):
     (shell.folder / "job.yaml").write_text(JOB.replace("dim", "dmi"))
-    code, out, err = shell(command, "job.yaml", "--set", "tile=big")
+    code, out, err = here(command, "job.yaml", "--set", "tile=big")
     assert (code, out) == (2, "")
     assert err.splitlines() == [
         "Error: job.yaml:3:3: kernel.dmi: there is no such key; expected: dim, factor. To mend it: write dim instead.",
@@ -128,8 +143,8 @@ def test_a_job_file_that_is_not_there(shell):
 # --- plan
 
 
-def test_plan(shell):
-    code, out, err = shell("plan", "job.yaml", "--set", "tile.y=4", "--set", "kernel.factor=2")
+def test_plan(shell, here):
+    code, out, err = here("plan", "job.yaml", "--set", "tile.y=4", "--set", "kernel.factor=2")
     assert code == 0, err
     assert re.search(r"^kernel +user_kernels:Total\(dim=band, factor=2.0\)$", out, re.M)
     assert re.search(r"^tiles +2: y 2, x 1$", out, re.M)
@@ -137,24 +152,24 @@ def test_plan(shell):
     assert not (shell.folder / "out.zarr.tilewise").exists()
 
 
-def test_plan_as_json(shell):
-    code, out, err = shell("plan", "job.yaml", "--json", "--set", "kernel.factor=.inf")
+def test_plan_as_json(here):
+    code, out, err = here("plan", "job.yaml", "--json", "--set", "kernel.factor=.inf")
     assert code == 0, err
     found = json.loads(out, parse_constant=pytest.fail)
     assert found["kernel"]["factor"] == "inf"
     assert found["plan"]["tiles"] == 4
 
 
-def test_a_job_that_does_not_fit_is_refused(shell):
-    code, out, err = shell("plan", "job.yaml", "--set", "memory_limit=1 MiB")
+def test_a_job_that_does_not_fit_is_refused(here):
+    code, out, err = here("plan", "job.yaml", "--set", "memory_limit=1 MiB")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith(
         "Error: --set memory_limit=1 MiB: memory_limit: a tile of y=2, x=12 does not fit the memory budget; got: "
     )
 
 
-def test_a_mistake_in_a_kernel_is_told_without_a_traceback(shell):
-    code, out, err = shell("plan", "job.yaml", "--set", "kernel.name=user_kernels:Mistaken")
+def test_a_mistake_in_a_kernel_is_told_without_a_traceback(here):
+    code, out, err = here("plan", "job.yaml", "--set", "kernel.name=user_kernels:Mistaken")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith(
         "Error: kernel 'mistaken' fails to declare its outputs: KeyError; got: 'y'. To mend it: "
@@ -165,7 +180,7 @@ def test_a_mistake_in_a_kernel_is_told_without_a_traceback(shell):
 # --- run
 
 
-def test_run_then_refusal_then_overwriting(shell):
+def test_run_then_refusal_then_overwriting(shell, here):
     code, out, err = shell("run", "job.yaml")
     assert code == 0, err
     assert re.search(r"^tiles +4 in ", out, re.M)
@@ -175,7 +190,7 @@ def test_run_then_refusal_then_overwriting(shell):
     assert err.splitlines()[-1].startswith("tilewise: 4 of 4 tiles (100 %) in ")
     np.testing.assert_array_equal(shell.total(), X.sum(axis=0))
 
-    code, out, err = shell("run", "job.yaml", "--set", "kernel.factor=2")
+    code, out, err = here("run", "job.yaml", "--set", "kernel.factor=2")
     assert (code, out) == (2, "")
     assert err == (
         "Error: job.yaml:7:3: output.store: out.zarr already exists. "
@@ -183,7 +198,7 @@ def test_run_then_refusal_then_overwriting(shell):
     )
     np.testing.assert_array_equal(shell.total(), X.sum(axis=0))
 
-    assert shell("run", "job.yaml", "--overwrite", "--quiet", "--set", "kernel.factor=2") == (0, "", "")
+    assert here("run", "job.yaml", "--overwrite", "--quiet", "--set", "kernel.factor=2") == (0, "", "")
     np.testing.assert_array_equal(shell.total(), 2 * X.sum(axis=0))
 
 
@@ -204,9 +219,9 @@ def test_json_stands_alone_on_standard_output(shell):
     assert {"declaring", "computing", "computing, below python"} <= set(err.splitlines())
 
 
-def test_a_tile_that_fails(shell):
+def test_a_tile_that_fails(here):
     fragile = ["--overwrite", "--set", "kernel={name: 'user_kernels:Fragile', dim: band, most: 200}"]
-    code, out, err = shell("run", "job.yaml", *fragile)
+    code, out, err = here("run", "job.yaml", *fragile)
     assert (code, out) == (1, "")
     found = re.fullmatch(
         r"Error: tile (\d) \(y=(\d):\d, x=0:12\) failed: ValueError: x is (\d+)\. (.*)", err.splitlines()[-1]
@@ -218,7 +233,7 @@ def test_a_tile_that_fails(shell):
     assert found[4] == "To mend it: mend the cause and run again with --overwrite."
     assert "Traceback" not in err
 
-    code, out, err = shell("run", "job.yaml", *fragile, "--debug")
+    code, out, err = here("run", "job.yaml", *fragile, "--debug")
     assert (code, out) == (1, "")
     assert 'raise ValueError(f"x is' in err
     assert err.splitlines()[-1].startswith("Error: tile ")

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,11 +30,9 @@ CUBE = RNG.standard_normal((3, 20, 30)).astype("float32")
 DIMS = ("band", "y", "x")
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The scheduler file of a cluster of two workers with two threads each, for tests that leave it as it is."""
-    with clusters.cluster(tmp_path_factory.mktemp("cluster"), 2, "--nthreads", "2") as file:
-        yield file
+@pytest.fixture
+def shared(workers_of_others: Path) -> Path:
+    return workers_of_others
 
 
 @pytest.fixture
@@ -237,45 +234,40 @@ def test_a_failed_or_interrupted_run_leaves_the_client_usable(tmp_path: Path, cl
     assert copied(tilewise.run(job(tmp_path), client=client, overwrite=True))
 
 
-KILLED = """
-import sys
-import tilewise
-from faults import Waits
-
-kernel = Waits(dim="band", began=sys.argv[1], go=sys.argv[2])
-cluster = tilewise.Cluster(kind="scheduler-file", scheduler_file=sys.argv[3])
-tilewise.run(tilewise.Job(kernel=kernel, inputs={"x": sys.argv[4]}, output=sys.argv[5], cluster=cluster))
-"""
-
-
-def test_the_next_run_takes_away_what_a_killed_client_has_left(tmp_path: Path) -> None:
-    (tmp_path / "cluster").mkdir()
-    with clusters.cluster(tmp_path / "cluster", 1) as file, Client(scheduler_file=str(file)) as client:
-        client.wait_for_workers(1, timeout=120)
-        before, source = state(client), job(tmp_path).inputs["x"].store
-        connected = len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients)))
-        names = [tmp_path / "began", tmp_path / "go", file, source, tmp_path / "killed.zarr"]
-        environment = {**os.environ, "PYTHONPATH": clusters.PATH}
-        killed = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, names)], env=environment)
-        until(lambda: (tmp_path / "began").exists())
-        killed.kill()
-        killed.wait()
-        (tmp_path / "go").touch()
-        until(lambda: len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients))) == connected)
-        left = client.run_on_scheduler(lambda dask_scheduler: sorted(dask_scheduler.worker_plugins))
-        assert any(name.startswith("tilewise-") for name in left)
-        assert copied(tilewise.run(job(tmp_path), client=client))
-        assert state(client) == before
+def test_the_next_run_takes_away_what_a_killed_client_has_left(tmp_path: Path, shared: Path, client: Client) -> None:
+    before, source = state(client), job(tmp_path).inputs["x"].store
+    connected = len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients)))
+    slow = Waits(dim="band", began=str(tmp_path / "began"), go=str(tmp_path / "go"))
+    cluster = tilewise.Cluster(kind="scheduler-file", scheduler_file=str(shared))
+    this = tilewise.Job(kernel=slow, inputs={"x": source}, output=str(tmp_path / "killed.zarr"), cluster=cluster)
+    killed = clusters.forked(tasks.run, this)
+    until(lambda: (tmp_path / "began").exists())
+    killed.kill()
+    killed.join()
+    (tmp_path / "go").touch()
+    until(lambda: len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.clients))) == connected)
+    left = client.run_on_scheduler(lambda dask_scheduler: sorted(dask_scheduler.worker_plugins))
+    assert any(name.startswith("tilewise-") for name in left)
+    assert copied(tilewise.run(job(tmp_path), client=client))
+    assert state(client) == before
 
 
-def test_a_relative_output_is_where_the_client_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cluster").mkdir()
-    with clusters.cluster(tmp_path / "cluster", 1) as file, Client(scheduler_file=str(file)) as client:
-        monkeypatch.chdir(tmp_path)
-        relative = replace(job(tmp_path), output=tilewise.Output(store="out.zarr"), inputs={"x": "in.zarr"})
-        assert copied(tilewise.run(relative, client=client))
+def test_a_relative_output_is_where_the_client_stands(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tmp_path not in map(Path, client.run(os.getcwd).values())
+    relative = replace(job(tmp_path), output=tilewise.Output(store="out.zarr"), inputs={"x": "in.zarr"})
+    assert copied(tilewise.run(relative, client=client))
 
 
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs look for their workers more often, so that a test need not wait as long."""
+    monkeypatch.setattr("tilewise.dask_workers.WATCH", 0.2)
+
+
+@pytest.mark.usefixtures("watchful")
 def test_a_worker_that_dies_is_named_and_the_client_stays_usable(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path, 2) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
         client.wait_for_workers(2, timeout=120)
@@ -291,6 +283,7 @@ def test_a_worker_that_dies_is_named_and_the_client_stays_usable(tmp_path: Path)
         assert copied(tilewise.run(job(tmp_path), client=client, overwrite=True))
 
 
+@pytest.mark.usefixtures("watchful")
 def test_the_last_worker_that_dies_is_an_error_too(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path, 1) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
         client.wait_for_workers(1, timeout=120)
@@ -439,7 +432,7 @@ def test_a_store_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     before = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden} && exec "$@"', "sh"]
-    if not shutil.which("unshare") or clusters.subprocess.run([*before, "true"], capture_output=True).returncode:
+    if not shutil.which("unshare") or subprocess.run([*before, "true"], capture_output=True).returncode:
         pytest.skip("no mount namespaces can be made here")
     with clusters.scheduler(tmp_path) as (file, _), clusters.worker(file, before=before):
         with pytest.raises(

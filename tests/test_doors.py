@@ -29,7 +29,7 @@ EXAMPLES = [next(e for e in contract.examples() if e.kernel.name == name) for na
 
 @dataclass(frozen=True)
 class Doors:
-    """A folder and a bucket with the inputs of every example, and a cluster of two workers that sees both."""
+    """A folder and a bucket with the inputs of every example, and workers of somebody else that see both."""
 
     folder: Path
     scheduler_file: Path
@@ -48,18 +48,17 @@ class Doors:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory, _s3_server: S3Server) -> Iterator[Doors]:
+def doors(tmp_path_factory: pytest.TempPathFactory, _s3_server: S3Server, workers_of_others: Path) -> Iterator[Doors]:
     folder = tmp_path_factory.mktemp("doors")
     with pytest.MonkeyPatch.context() as patch:
         for key, value in _s3_server.environment.items():
             patch.setenv(key, value)
         _s3_server.make_bucket("doors")
-        with clusters.cluster(folder, 2) as file:
-            found = Doors(folder, file)
-            for example in EXAMPLES:
-                for name, (dims, data) in example.fields.items():
-                    write(found, f"{example.kernel.name}-{name}.zarr", name, tuple(dims), np.asarray(data))
-            yield found
+        found = Doors(folder, workers_of_others)
+        for example in EXAMPLES:
+            for name, (dims, data) in example.fields.items():
+                write(found, f"{example.kernel.name}-{name}.zarr", name, tuple(dims), np.asarray(data))
+        yield found
 
 
 def write(doors: Doors, store: str, name: str, dims: tuple[str, ...], data: np.ndarray[Any, Any]) -> None:

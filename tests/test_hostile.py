@@ -239,7 +239,7 @@ def test_a_damaged_chunk_is_refused_before_anything_is_written(tmp_path: Path) -
 
 def test_a_block_ends_with_its_first_tile_that_fails(tmp_path: Path) -> None:
     """Where a store has gone, each tile may take its time to fail."""
-    path = stores.write(tmp_path / "s", {"x": (DIMS, np.ones((1, 4096, 1)))}, chunks={DIMS[1]: 1})
+    path = stores.write(tmp_path / "s", {"x": (DIMS, np.ones((1, 1024, 1)))}, chunks={DIMS[1]: 1})
     calls = tmp_path / "calls"
     job = tilewise.Job(
         kernel=CountsAndFails(dim=DIMS[0], log=str(calls)),

@@ -91,6 +91,8 @@ def test_commands_do_the_job_in_yaml(folder):
         "docs/jobs.md",
         "docs/errors.md",
         "docs/mistakes.md",
+        "docs/numbers.md",
+        "docs/status.md",
         "docs/mistakes/lazy.md",
         "CHANGELOG.md",
     ],
@@ -109,6 +111,17 @@ def test_every_error_is_on_its_page():
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TilewiseError)]
     found = {(c.__name__, c.__bases__[1].__name__, str(c.exit_code)) for c in classes if c is not errors.TilewiseError}
     assert set(rows) == found
+
+
+def test_every_status_is_on_its_page_with_an_example():
+    page = (ROOT / "docs" / "status.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.M)
+    assert rows == [(status.meaning, str(int(status))) for status in tilewise.Status]
+    for status in tilewise.Status:
+        section = re.search(rf"^## {status.meaning}\n(.*?)(?=^## |\Z)", page, re.S | re.M)
+        assert section, status
+        assert status.meaning in section[1] or str(int(status)) in section[1]
+        assert ">>> " in section[1]
 
 
 def test_job_file_on_its_page_is_one():

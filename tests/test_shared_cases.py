@@ -81,3 +81,41 @@ def test_wind_speed_of_two_stacked_variables(tmp_path: Path, wind: tuple[str, di
         assert result["norm"].dims == ("month", "level", "latitude", "longitude")
         assert "longitude" in result.coords
     check(speed, expected)
+
+
+def fitted(tmp_path: Path, fields: dict, kernel: tilewise.kernels.Kernel, chunks: dict[str, int]) -> dict:
+    """Outputs of a job from store to store, several tiles of it."""
+    inputs = {n: stores.write(tmp_path / f"{n}.zarr", {n: field}, chunks=chunks) for n, field in fields.items()}
+    job = tilewise.Job(
+        kernel=kernel,
+        inputs=inputs,
+        output=tilewise.Output(store=tmp_path / "fit.zarr", chunks=chunks),
+        tile=chunks,
+        cluster=tilewise.Cluster(kind="threads", workers=2),
+    )
+    tilewise.run(job)
+    return {n: stores.read(job.output.store, n) for n in ("solution", "status", *kernel.diagnostics)}
+
+
+def test_harmonics_of_the_sea_and_nothing_on_land(tmp_path: Path) -> None:
+    folder = shared_data.shared("data/sst_nan_harmonic")
+    expected = dict(np.load(folder / "expected.npz"))
+    with xr.open_dataset(folder / "sst.mnmean.nc") as data:
+        sst = data["sst"].values.astype("float64")
+    fields = {"A": (("time", "term"), expected["design"]), "b": (("time", "lat", "lon"), sst)}
+    kernel = tilewise.Lstsq(dim="time", nan_policy="omit", diagnostics=("n_valid",))
+    found = fitted(tmp_path, fields, kernel, {"lat": 30, "lon": 60})
+    np.testing.assert_allclose(found["solution"], expected["coef"], rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(found["n_valid"], expected["valid_count"])
+    np.testing.assert_array_equal(found["status"] == tilewise.Status.NO_DATA, expected["valid_count"] == 0)
+
+
+def test_rates_of_deformation_with_gaps(tmp_path: Path) -> None:
+    folder = shared_data.shared("data/insar_pyrate_linrate")
+    t, rest, rate = (np.load(folder / f"{n}.npy") for n in ("t_years", "tscuml_0", "linear_rate"))
+    b = np.concatenate([np.zeros((72, 47, 1)), rest], -1)  # the first epoch is the reference
+    fields = {"A": (("date", "term"), np.stack([np.ones(13), t], 1)), "b": (("y", "x", "date"), b)}
+    kernel = tilewise.Lstsq(dim="date", nan_policy="omit", min_valid=2)
+    found = fitted(tmp_path, fields, kernel, {"y": 30, "x": 30})
+    np.testing.assert_allclose(found["solution"][1], rate, rtol=0, atol=3e-6)
+    np.testing.assert_array_equal(found["status"] == tilewise.Status.TOO_FEW, np.isnan(rate))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -74,7 +75,10 @@ def test_what_a_watcher_raises_ends_the_stream() -> None:
 
 @pytest.mark.parametrize("kind", ["processes", "local"])
 def test_a_lost_worker_is_an_error_that_says_so(kind: str) -> None:
-    with open_workers(LAYOUTS[kind], "test") as workers, pytest.raises(ClusterError, match="worker process died"):
+    with (
+        open_workers(replace(LAYOUTS[kind], processes=1), "test") as workers,
+        pytest.raises(ClusterError, match="worker process died"),
+    ):
         workers.stream([window(die, 0, 1, f"test-die-{kind}")], print)
 
 

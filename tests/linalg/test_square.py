@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from oracles_systems import U, exact_least_squares, real_form
 from tilewise.fields import Status
 from tilewise.linalg.factors import EPS
-from tilewise.linalg.square import factor_square
+from tilewise.linalg.square import factor_general
 
 
 def solved(A, b):
-    factors = factor_square(torch.from_numpy(np.array(A))[..., None], want_rank=True)
+    factors = factor_general(torch.from_numpy(np.array(A))[..., None], want_rank=True)
     dtype = torch.result_type(torch.from_numpy(np.array(A)), torch.from_numpy(np.array(b)))
     out = torch.empty(1, len(A), 1, dtype=dtype)
     factors.to(dtype).solve(torch.from_numpy(np.array(b)).to(dtype)[None, :, None], out)
@@ -95,9 +95,9 @@ def test_one_singular_matrix_leaves_the_others_alone():
     A = torch.from_numpy(rng.standard_normal((5, 5, 40)))
     b = torch.from_numpy(rng.standard_normal((40, 5, 2)))
     before, after = torch.empty_like(b), torch.empty_like(b)
-    factor_square(A).solve(b, before)
+    factor_general(A).solve(b, before)
     A[..., 7] = 0
-    factors = factor_square(A)
+    factors = factor_general(A)
     factors.solve(b, after)
     assert factors.singular.nonzero().flatten().tolist() == [7]
     rest = torch.arange(40) != 7

@@ -22,7 +22,7 @@ from tilewise.kernels.systems import (
     pixels_bytes,
     solving_bytes,
 )
-from tilewise.linalg.batching import design_bytes, least_squares_bytes
+from tilewise.linalg.batching import least_squares_bytes, shared_design_bytes
 
 if TYPE_CHECKING:
     from tilewise.kernels.base import Tensors
@@ -223,12 +223,12 @@ class Lstsq(Kernel, name="lstsq"):
         """Bytes of a shared A and its factors, and of what the SVD takes."""
         system = declared_equations(signature)
         n, p = system.shape
-        rows = n + self._penalty_rows(signature)
-        small = 32 * n + 2 * 16 * rows * p + 4096
+        extra = self._penalty_rows(signature)
+        small = 32 * n + 2 * 16 * (n + extra) * p + 4096
         if not system.shared:
             return Footprint(state=small, peak=2 * small)
-        state = design_bytes(rows, p, system.itemsize) + small
-        return Footprint(state=state, peak=2 * state + least_squares_bytes(1, rows, p, system.itemsize))
+        state = shared_design_bytes(n, p, extra, system.itemsize) + small
+        return Footprint(state=state, peak=2 * state + least_squares_bytes(1, n + extra, p, system.itemsize))
 
     def workspace(self, signature: Signature, sizes: Mapping[str, int], *, panel: int) -> int:
         """Bytes of panels, and of factors where A or its rows vary."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tilewise.errors import DimensionError
 from tilewise.fields import FieldSpec
 from tilewise.kernels.base import Footprint, Kernel, Signature
-from tilewise.kernels.diagnostics import Diagnostic, checked_diagnostics
+from tilewise.kernels.diagnostics import checked_choice, checked_diagnostics
 from tilewise.kernels.systems import (
     declared_equations,
     equations,
@@ -21,14 +21,18 @@ from tilewise.linalg.batching import square_bytes
 if TYPE_CHECKING:
     from tilewise.kernels.base import Tensors
 
+AssumeA = Literal["general", "symmetric", "positive definite"]
+SquareDiagnostic = Literal["rank", "condition", "residual_norm"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Solve(Kernel, name="solve"):
-    """Solution of A x = b with as many equations as unknowns, by LU with partial pivoting of the equilibrated A.
+    """Solution of A x = b with as many equations as unknowns, by factors of the equilibrated A.
 
     Inputs are A (dim, unknown, ...) and b (dim, ...). A is shared by all pixels, or varies along any of the tile
     dimensions; dimensions of b that A lacks are further right-hand sides. Everything is computed in float64 or
-    complex128.
+    complex128, by LU with partial pivoting, or by Cholesky where A is positive definite. Rows and columns are first
+    scaled by powers of two, rows and columns alike where A is symmetric or positive definite.
 
     Outputs
     -------
@@ -36,8 +40,9 @@ class Solve(Kernel, name="solve"):
         In the result type of the inputs (float64 for integers); in units of b over units of A.
     status (*tile)
         uint8: ok; ill_conditioned where the 1-norm condition of the equilibrated A exceeds 1 / sqrt(eps);
-        rank_deficient where it exceeds 1 / (n eps), with solution NaN; non_finite where A, b or the solution is
-        not finite, with solution NaN. eps is that of float64.
+        rank_deficient where it exceeds 1 / (n eps), with solution NaN; infeasible where A was assumed positive
+        definite and has a negative eigenvalue that rounding does not explain, with solution NaN; non_finite where A,
+        b or the solution is not finite, with solution NaN. eps is that of float64.
 
     Parameters
     ----------
@@ -45,15 +50,22 @@ class Solve(Kernel, name="solve"):
         Dimension of A and b over the equations.
     unknown
         Dimension of A over the unknowns; may be left out where A has exactly one dimension that b lacks.
+    assume_a
+        "general"; "symmetric", A = A^T, also where A is complex; or "positive definite", Hermitian where A is complex.
+        Of the latter two only the lower triangle is referenced, where the index along `dim` is at least that along
+        the unknown: what stands above, NaN too, is not looked at. Of a complex positive definite A the diagonal is
+        taken as real.
     diagnostics
-        Any of "rank" (int32, by singular values of the equilibrated A) and "residual_norm" (2-norm of b - A x).
+        Any of "rank" (int32, by singular values of the equilibrated A), "condition" (of the equilibrated A in the
+        1-norm; infinite where rank_deficient, NaN where infeasible or non_finite) and "residual_norm" (2-norm of
+        b - A x).
 
     Raises
     ------
     DimensionError
         The unknown cannot be told, or A is not square.
     ParameterError
-        An unknown diagnostic.
+        A parameter has a value that it cannot have, or Solve has no such diagnostic.
 
     >>> from tilewise.fields import FieldSpec
     >>> A = FieldSpec("A", ("equation", "unknown"), (3, 3), "float32")
@@ -64,13 +76,15 @@ class Solve(Kernel, name="solve"):
 
     dim: str
     unknown: str | None = None
-    diagnostics: tuple[Diagnostic, ...] = ()
+    assume_a: AssumeA = "general"
+    diagnostics: tuple[SquareDiagnostic, ...] = ()
 
     input_sets = (("A", "b"),)
 
     def __post_init__(self) -> None:
-        """Refuse diagnostics that do not exist."""
-        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics, ("rank", "residual_norm")))
+        """Refuse values that the parameters cannot have."""
+        object.__setattr__(self, "diagnostics", checked_diagnostics(self.diagnostics, get_args(SquareDiagnostic)))
+        checked_choice(self.assume_a, get_args(AssumeA), "assume_a")
 
     def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
         """Solution, status and diagnostics of a square system."""
@@ -97,13 +111,13 @@ class Solve(Kernel, name="solve"):
             return None
         from tilewise.linalg.tiles import square_state
 
-        return square_state(shared["A"], self.dim, want_rank="rank" in self.diagnostics)
+        return square_state(shared["A"], self.dim, assume_a=self.assume_a, want_rank="rank" in self.diagnostics)
 
     def compute(self, state: Any, fields: Tensors, out: Tensors, *, panel: int) -> None:
         """Solve every pixel of a tile."""
         from tilewise.linalg.tiles import solve_square
 
-        solve_square(state, fields, out, want_rank="rank" in self.diagnostics, panel=panel)
+        solve_square(state, fields, out, assume_a=self.assume_a, want_rank="rank" in self.diagnostics, panel=panel)
 
     def footprint(self, signature: Signature) -> Footprint:
         """Bytes of a shared A and its factors, and of what factoring takes."""

@@ -11,7 +11,15 @@ from tilewise.errors import DimensionError, DTypeError, ParameterError
 from tilewise.fields import FieldSpec, OutputSpec, is_complex, result_dtype
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.kernels.diagnostics import Diagnostic, diagnostic_outputs, status_output
-from tilewise.linalg.batching import batch_shape, pixel_bytes, pixel_panel, right_hand_side_bytes, shared_panel
+from tilewise.linalg.batching import (
+    batch_shape,
+    least_squares_bytes,
+    pixel_bytes,
+    pixel_panel,
+    right_hand_side_bytes,
+    shared_design_bytes,
+    shared_panel,
+)
 
 NanPolicy = Literal["propagate", "omit", "raise"]
 
@@ -103,7 +111,15 @@ def _core_dims(
             f"{spec.name} is complex", got=spec.dtype, expected="real numbers", do=f"give real {spec.name}"
         )
     if spec.name == "weights":
-        return (kernel.check_dim(spec, dim, "dim"),)
+        kernel.check_dim(spec, dim, "dim")
+        if unknown in spec.dims:
+            raise DimensionError(
+                f"weights have the dimension {unknown!r} of the unknowns",
+                got=f"dims {spec.dims}",
+                expected="one weight for each equation, at each pixel if wanted",
+                do="sum or select them along it first",
+            )
+        return (dim,)
     if unknown not in spec.dims:
         raise DimensionError(
             f"{spec.name} has no dimension {unknown!r}",
@@ -167,7 +183,7 @@ def pixels_bytes(signature: Signature, panel: int, extra: int) -> int:
     n, p = system.shape
     named = {out.name for out in signature.outputs}
     others = sum(spec.sizes[core[0]] for name, (spec, core) in system.others.items() if name not in ("weights", "L"))
-    return pixel_bytes(
+    needed = pixel_bytes(
         panel,
         n,
         p,
@@ -177,6 +193,10 @@ def pixels_bytes(signature: Signature, panel: int, extra: int) -> int:
         own=not system.shared,
         inverse=bool(named & {"stderr", "condition"}),
     )
+    if system.shared and is_complex(system.b.dtype) and not is_complex(system.A.dtype):
+        # A shared A is factored anew in complex numbers.
+        needed += 2 * shared_design_bytes(n, p, extra, 16) + least_squares_bytes(1, n + extra, p, 16)
+    return needed
 
 
 def pixel_panel_of(signature: Signature) -> int:
@@ -198,7 +218,7 @@ def checked_rcond(rcond: float | None) -> None:
 
 def checked_min_valid(min_valid: int, n: int) -> None:
     """Refuse a number of rows that no pixel can have."""
-    if not 1 <= min_valid <= n:
+    if isinstance(min_valid, bool) or not isinstance(min_valid, int) or not 1 <= min_valid <= n:
         raise ParameterError(
             "kernel.min_valid is out of range",
             got=min_valid,

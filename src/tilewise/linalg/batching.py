@@ -73,6 +73,12 @@ def pixel_bytes(panel: int, n: int, p: int, itemsize: int, *, extra: int, others
     return panel * itemsize * (rows + triangles + matrices) + factored + 4 * (n + extra) * p * itemsize + _SMALL
 
 
+def shared_design_bytes(n: int, p: int, extra: int, itemsize: int) -> int:
+    """Upper bound for what is kept of a shared design (n, p): twice with `extra` rows below it, with and without."""
+    rows = n + extra
+    return (2 if extra else 1) * itemsize * (rows * (p * (p + 1) // 2) + 10 * rows * p + 8 * p * p + 4 * rows)
+
+
 def bounded_bytes(panel: int, n: int, p: int, *, own: bool) -> int:
     """Upper bound for panels of bounded least squares.
 
@@ -92,11 +98,6 @@ def bounded_design_bytes(n: int, p: int, *, tabled: bool) -> tuple[int, int]:
     sets = 2**p if tabled else 0
     state = 8 * (4 * n * p + 8 * p * p + sets * (2 * p * p + 4 * p)) + 4096
     return state, state + 8 * (12 * n * p + sets * (12 * p * p + 16 * p)) + _SMALL
-
-
-def design_bytes(n: int, p: int, itemsize: int) -> int:
-    """Upper bound for what is kept of a shared design (n, p), its ridge included."""
-    return itemsize * (n * (p * (p + 1) // 2) + 10 * n * p + 8 * p * p + 4 * n)
 
 
 def right_hand_side_bytes(count: int, width: int, n: int, p: int, itemsize: int, *, residual: bool) -> int:

@@ -65,6 +65,10 @@ class Factors:
     cond: torch.Tensor
     estimable: torch.Tensor
 
+    @property
+    def condition(self) -> None:
+        """Nothing: QR serves its matrices without one."""
+
     def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
         """Put the solutions (G, p, w) of right-hand sides (G, n, w) into `out`."""
         torch.bmm(self.left, torch.bmm(self.basis.mH, b), out=out)

@@ -125,8 +125,7 @@ def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
     A, weights = shared.get("A"), shared.get("weights")
     rules, A = shared_rows(A, weights, dim, policy=options.policy, min_valid=options.min_valid)
     L = shared.get("L")
-    if L is not None and not bool(L.isfinite().all()):
-        raise ParameterError("L has a value that is not finite", expected="finite values", do="mend L")
+    _check_penalty(L)
     if A is None:
         return State(Design.of(rules, None), L, single=False)
     penalty = _penalty(L, options.ridge, A.shape[1])
@@ -145,6 +144,18 @@ def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
         )
     well = float(design.fit.cond) <= SINGLE_CONDITION
     return State(design, L, single=shared["A"].dtype in SINGLE and well and held)
+
+
+def _check_penalty(L: torch.Tensor | None) -> None:
+    bad = [] if L is None else (~L.isfinite()).nonzero().tolist()
+    if L is not None and bad:
+        row, column = bad[0]
+        raise ParameterError(
+            "L has a value that is not finite",
+            got=f"{L[row, column].item()} at row {row}, unknown {column}, and {len(bad) - 1} more",
+            expected="finite values",
+            do="mend L",
+        )
 
 
 def _penalty(L: torch.Tensor | None, ridge: tuple[float, ...], p: int) -> torch.Tensor | None:

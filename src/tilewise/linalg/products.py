@@ -24,7 +24,9 @@ from tilewise.linalg.layout import box_of, box_size, boxes, merge_tile_axes
 from tilewise.linalg.scaling import batch_first, euclidean_norm
 
 #: Leading axes of each view that are not tile axes.
-_CORE = {"A": 2, "b": 1, "solution": 1, "status": 0, "rank": 0, "residual_norm": 0}
+_CORE = {"A": 2, "b": 1, "solution": 1, "status": 0, "rank": 0, "condition": 0, "residual_norm": 0}
+#: What says of a pixel that its data or its solution is not finite.
+_OF_NON_FINITE = {"status": int(Status.NON_FINITE), "rank": -1, "condition": math.nan}
 
 Views = Mapping[str, torch.Tensor]
 
@@ -35,6 +37,10 @@ class Solver(Protocol):
     @property
     def rank(self) -> torch.Tensor:
         """(G,) numerical rank."""
+
+    @property
+    def condition(self) -> torch.Tensor | None:
+        """(G,) condition, where somebody may ask for it."""
 
     @property
     def status(self) -> torch.Tensor:
@@ -54,6 +60,7 @@ class Product:
     pseudoinverse: torch.Tensor
     rank: torch.Tensor
     status: torch.Tensor
+    condition: torch.Tensor | None = None
 
     def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
         """Put the solutions (1, p, w) of right-hand sides (1, n, w) into `out`."""
@@ -100,7 +107,7 @@ def solve_shared(batch: Batch, views: Views, dtype: torch.dtype, *, panel: int) 
     """Solve every pixel of a tile with one matrix, in `dtype`.
 
     `views` holds b (n, *tile) and the outputs: solution (p, *tile), status (*tile), and rank or residual_norm where
-    they are wanted.
+    they are wanted, or condition.
     """
     views, _ = _split_tile_axes(views)
     buffers = _buffers(views, 1, panel, dtype)
@@ -108,12 +115,18 @@ def solve_shared(batch: Batch, views: Views, dtype: torch.dtype, *, panel: int) 
 
 
 def solve_varying(
-    factor: Callable[[torch.Tensor], tuple[Solver, torch.Tensor]], views: Views, dtype: torch.dtype, *, panel: int
+    factor: Callable[[torch.Tensor], tuple[Solver, torch.Tensor]],
+    views: Views,
+    dtype: torch.dtype,
+    *,
+    panel: int,
+    referenced: Callable[[torch.Tensor], torch.Tensor] = lambda A: A,
 ) -> None:
     """Factor each distinct matrix of a tile once, and solve its pixels with it.
 
     `factor` takes finite matrices (n, p, G) of `dtype` to a solver and to the mask (G,) of solutions that are not
-    kept. `views` is as for `solve_shared`, with A (n, p, *tile) of size 1 along the tile axes that it lacks.
+    kept; `referenced` makes these matrices of those that were read, before anything is looked at. `views` is as for
+    `solve_shared`, with A (n, p, *tile) of size 1 along the tile axes that it lacks.
     """
     views, lead = _split_tile_axes(views)
     n, p = views["A"].shape[:2]
@@ -125,7 +138,7 @@ def solve_varying(
     for box in boxes(matrices, count):
         part = {name: box_of(view, _CORE[name], box + everywhere) for name, view in views.items()}
         size = box_size(box)
-        gathered = _gathered(part["A"], lead, A[: n * p * size].view(n, p, size))
+        gathered = referenced(_gathered(part["A"], lead, A[: n * p * size].view(n, p, size)))
         batch = _factored(factor, gathered, want_matrices="residual_norm" in views)
         _fill(batch, part, lead, buffers.first(size))
 
@@ -183,6 +196,8 @@ def _factored(
     solver, lost = factor(A)
     solver.status[bad] = int(Status.NON_FINITE)
     solver.rank[bad] = -1
+    if solver.condition is not None:
+        solver.condition[bad] = math.nan
     return Batch(solver, lost | bad, batch_first(A) if want_matrices else None)
 
 
@@ -190,8 +205,9 @@ def _fill(batch: Batch, views: Views, lead: int, buffers: _Buffers) -> None:
     """Solve all right-hand sides of a batch of matrices, one panel at a time."""
     shape = views["status"].shape
     spread = (...,) + (None,) * (len(shape) - lead)
-    for name, value in (("status", batch.solver.status), ("rank", batch.solver.rank)):
-        if name in views:
+    found = {"status": batch.solver.status, "rank": batch.solver.rank, "condition": batch.solver.condition}
+    for name, value in found.items():
+        if name in views and value is not None:
             views[name].copy_(torch.unflatten(value, 0, shape[:lead])[spread])
     lost = batch.lost if bool(batch.lost.any()) else None
     for box in boxes(shape[lead:], buffers.b.shape[-1]):
@@ -213,9 +229,10 @@ def _solve_panel(batch: Batch, lost: torch.Tensor | None, part: Views, lead: int
         norm = euclidean_norm(buffers.residual, dim=1)
         _put(norm, gone, part["residual_norm"], tile, lead)
     if bad is not None:
-        part["status"].masked_fill_(_boxed(bad, tile, lead), int(Status.NON_FINITE))
-        if "rank" in part:
-            part["rank"].masked_fill_(_boxed(bad, tile, lead), -1)
+        where = _boxed(bad, tile, lead)
+        for name, value in _OF_NON_FINITE.items():
+            if name in part:
+                part[name].masked_fill_(where, value)
     _put(buffers.stored, None if gone is None else gone.unsqueeze(1), part["solution"], tile, lead)
 
 

@@ -163,7 +163,7 @@ def _described(design: Design, fit: Fit, panel: Panel, wanted: frozenset[str]) -
         found["residual_norm"] = norm * root
     if "stderr" in wanted:
         free = panel.count - found["rank"]
-        sigma = torch.where(free > 0, norm / free.sqrt(), torch.nan)
+        sigma = torch.where(free > 0, norm / free.to(norm.dtype).sqrt(), torch.nan)
         found["stderr"] = fit.spread() * sigma
     if "r2" in wanted:
         found["r2"] = r_squared(design, panel, norm)

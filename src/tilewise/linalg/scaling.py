@@ -6,6 +6,8 @@ import torch
 
 #: Exponents of the normal float64 numbers: a power of two outside them is replaced by the nearest inside.
 _LOWEST, _HIGHEST, _BIAS, _MANTISSA = -1022, 1023, 1023, 52
+#: Halvings that bring any exponent of float64, at most 1074 < 2^11, below one, and one more for rounding.
+HALVINGS = 12
 
 
 def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
@@ -86,6 +88,31 @@ def equilibrated(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     rows_done = scaled_by(A, -row.unsqueeze(1))
     column = exponent_of(magnitude(rows_done).amax(0))
     return scaled_by(rows_done, -column), row, column
+
+
+def symmetrically_equilibrated(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Symmetric or Hermitian matrices (n, n, G), rows and columns scaled alike, and the exponents (n, G).
+
+    A = scaled 2^(e_i + e_j), and the largest entry of each row is in [0.5, 2) unless the row is zero. Every step
+    divides row and column by about the root of the row's largest entry (Ruiz, A scaling algorithm to equilibrate both
+    rows and columns norms in matrices, RAL-TR-2001-034), so that it halves the exponents that are left; `HALVINGS`
+    steps make any that float64 has less than one. A matrix that is done stays as it is while others go on. A positive
+    definite one ends with its diagonal in [0.5, 2): no entry is larger than the root of the product of two of it.
+    """
+    size = magnitude(A)
+    exponent = torch.zeros(size.shape[1:], dtype=torch.int64, device=A.device)
+    for _ in range(HALVINGS):
+        step = exponent_of(size.amax(1)).div(2, rounding_mode="floor")
+        if not bool(step.any()):
+            break
+        exponent += step
+        size = _both_sides(size, -step)
+    return _both_sides(A, -exponent), exponent
+
+
+def _both_sides(A: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """Rows and columns of matrices (n, n, G) times 2 to the exponents (n, G)."""
+    return scaled_by(scaled_by(A, exponent.unsqueeze(1)), exponent)
 
 
 def batch_first(x: torch.Tensor) -> torch.Tensor:

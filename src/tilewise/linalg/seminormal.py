@@ -133,7 +133,9 @@ class Gram:
         well, ill = upper < ILL_CONDITIONED / 2, lower > 2 * ILL_CONDITIONED
         rows = count + extra
         cut = rows.clamp(min=p) * EPS if rcond is None else rcond
-        served = (factors.share >= 4 * EPS / LIMIT) & (upper * cut < 0.5) & (well | ill) & (rows >= p)
+        # The smallest eigenvalue of G, beside the largest weight, and of G scaled to a unit diagonal: see above.
+        safe = factors.share * diagonal.amin(0).clamp(max=1) >= 4 * EPS / LIMIT
+        served = safe & (upper * cut < 0.5) & (well | ill) & (rows >= p)
         status = torch.where(ill, int(Status.ILL_CONDITIONED), int(Status.OK)).to(torch.uint8)
         return factors, upper, status, served
 
