@@ -55,7 +55,8 @@ class Tile:
 
     @classmethod
     def of(cls, kernel: tilewise.Kernel, fields: Fields) -> Tile:
-        """The tile with outputs whose pages are all there."""
+        """The tile as it is read, contiguous, with outputs whose pages are all there."""
+        fields = {name: (dims, np.ascontiguousarray(data)) for name, (dims, data) in fields.items()}
         signature = checked_signature(kernel, _specs(fields))
         return cls(kernel, fields, {out.name: np.ones(out.shape, out.dtype) for out in signature.outputs})
 
@@ -63,7 +64,7 @@ class Tile:
         """Everything that a tile costs but reading and writing, and what is shared prepared anew."""
         specs = _specs(self.fields)
         signature = checked_signature(self.kernel, specs)
-        boxes = {name: data.astype(signature.reads[name], copy=False) for name, (_, data) in self.fields.items()}
+        boxes = {name: np.ascontiguousarray(data, signature.reads[name]) for name, (_, data) in self.fields.items()}
         shared = {
             name: arrange(torch.from_numpy(boxes.pop(name)), specs[name].dims, signature.core[name], ())
             for name in signature.shared

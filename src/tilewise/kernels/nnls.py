@@ -232,7 +232,7 @@ class Nnls(Kernel, name="nnls"):
         system = declared_equations(signature)
         n, p = system.shape
         extra = least_squares_bytes(1, n, p, 8) + 12 * 8 * panel * n if "r2" in self.diagnostics else 0
-        return bounded_bytes(panel, n, p, own=not system.shared) + extra
+        return bounded_bytes(panel, n, p, own=not system.shared, tabled=system.shared and p <= MOST_IN_TABLE) + extra
 
     def panel(self, signature: Signature) -> int:
         """Pixels worked on at a time."""

@@ -79,7 +79,20 @@ def shared_design_bytes(n: int, p: int, extra: int, itemsize: int) -> int:
     return (2 if extra else 1) * itemsize * (rows * (p * (p + 1) // 2) + 10 * rows * p + 8 * p * p + 4 * rows)
 
 
-def bounded_bytes(panel: int, n: int, p: int, *, own: bool) -> int:
+#: Pixels whose projections are worked on at a time.
+PROJECTED_PIXELS = 4096
+
+
+def projected_at_once(n: int) -> int:
+    """Pixels that are projected at a time: columns of n rows in 1 MiB.
+
+    >>> projected_at_once(50), projected_at_once(198), projected_at_once(10**5)
+    (2560, 640, 64)
+    """
+    return min(PROJECTED_PIXELS, max(64, MOST_ELEMENTS // 2 // n // 64 * 64))
+
+
+def bounded_bytes(panel: int, n: int, p: int, *, own: bool, tabled: bool) -> int:
     """Upper bound for panels of bounded least squares.
 
     b and weights, with masks, and again for those that are gathered apart; residuals; solutions, gradients, bounds
@@ -90,7 +103,8 @@ def bounded_bytes(panel: int, n: int, p: int, *, own: bool) -> int:
     factors = 3 * max(MOST_ELEMENTS, 64 * p * p)
     matrices = panel * 5 * n * p if own else 0
     batch = min(panel, designs_at_once(n, p)) * (8 * n * p + 24 * p * p + 48 * p)
-    return 8 * (rows + factors + matrices + batch + 4 * n * p) + _SMALL
+    projected = PROJECTED_PIXELS * (3 * p * p + 24 * p + 32) + (n + p) * projected_at_once(n) + n * p if tabled else 0
+    return 8 * (rows + factors + matrices + batch + projected + 4 * n * p) + _SMALL
 
 
 def bounded_design_bytes(n: int, p: int, *, tabled: bool) -> tuple[int, int]:

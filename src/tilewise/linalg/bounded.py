@@ -13,6 +13,7 @@ from tilewise.linalg.compression import Compressed, compress_own, compress_share
 from tilewise.linalg.least_squares import shared_rows
 from tilewise.linalg.nonnegative import Constraints, Minimiser, can_sum_to_one, solve_compressed
 from tilewise.linalg.pixels import Found, solve_pixels
+from tilewise.linalg.projection import PROJECTED, solve_by_projection
 from tilewise.linalg.regression import Design, r_squared
 from tilewise.linalg.rows import Panel, Rules
 from tilewise.linalg.scaling import euclidean_norm, power_of_two
@@ -113,7 +114,15 @@ def solve_bounded(state: State, fields: Tensors, out: Tensors, options: Options,
             found["r2"] = r_squared(design, given, found["r2"])
         return found
 
-    solve_pixels(solve, state.rules, fields, out, torch.float64, panel=panel)
+    def look(some: Tensors, outputs: Tensors) -> None:
+        solve_pixels(solve, state.rules, some, outputs, torch.float64, panel=panel)
+
+    compressed, rules = state.compressed, state.rules
+    plain = set(fields) == {"b"} and upper is None and rules.kept is None and rules.root is None
+    if plain and compressed is not None and compressed.table is not None and set(out) <= PROJECTED:
+        solve_by_projection(compressed, compressed.table, constraints, fields["b"], out, look)
+        return
+    look(fields, out)
 
 
 def _solved(

@@ -33,6 +33,8 @@ class Table:
     ----------
     M, m
         (p p, 2^p) and (p, 2^p); m is None without a sum.
+    unscaled
+        (p, 2^p): what makes x of v, 0 for unknowns that are not in the set.
     noise
         (2^p,) the part of the noise of g that does not depend on c; None without a sum.
     factors
@@ -41,6 +43,7 @@ class Table:
 
     M: torch.Tensor
     m: torch.Tensor | None
+    unscaled: torch.Tensor
     noise: torch.Tensor | None
     factors: Factored
 
@@ -58,13 +61,19 @@ class Table:
         outer = (R.T - pivot.T.unsqueeze(1)) @ projectors / units
         M = torch.where(sets.T.unsqueeze(-1), -_STRICT * factors.G.view(p, p, u).permute(2, 0, 1), outer)
         M = M.permute(1, 2, 0).reshape(p * p, u).contiguous()
+        unscaled = torch.where(sets, -1 / _STRICT, 0.0)
         if not sum_known:
-            return cls(M, None, None, factors)
+            return cls(M, None, unscaled, None, factors)
         m = torch.where(sets, -_STRICT * factors.h, -(outer @ pivot.T.unsqueeze(-1)).squeeze(-1).T)
-        return cls(M, m, pivot_size * (4 * p * U), factors)
+        return cls(M, m, unscaled, pivot_size * (4 * p * U), factors)
 
-    def settle(self, c: torch.Tensor, level: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The set (w,) of each right-hand side c (p, w) of norm `level`, and the pixels whose set is not settled."""
+    def settle(
+        self, c: torch.Tensor, level: torch.Tensor, steps: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The set (w,) of each right-hand side c (p, w) of norm `level`, its x (p, w), and the pixels not settled.
+
+        What decided that a set is right holds its x as well.
+        """
         p, w = c.shape
         bits = (2.0 ** torch.arange(p, dtype=c.dtype, device=c.device)).unsqueeze(0)
         noise = level * (4 * p * U)
@@ -72,27 +81,39 @@ class Table:
         v = self.M[:, everything].view(p, p) @ c
         if self.m is not None:
             v.add_(self.m[:, everything].unsqueeze(-1))
-        code = everything ^ _number(bits, v > 0)
-        pixels = (code != everything).nonzero().flatten()
-        mine = code if len(pixels) == w else code[pixels]
+        wrong = _number(bits, v > 0)
+        code = wrong ^ everything
+        pixels = self._open(wrong, code)
         for _ in range(steps - 1):
             if len(pixels) == 0:
                 break
-            wrong = self._wrong(c[:, pixels], noise[pixels], mine, bits)
+            if 2 * len(pixels) > w:  # to look at all is less work than to choose
+                v, wrong = self._look(c, noise, code, bits)
+                code = code ^ wrong
+                pixels = self._open(wrong, code)
+                continue
+            mine = code[pixels]
+            v[:, pixels], wrong = self._look(c[:, pixels], noise[pixels], mine, bits)
             mine = mine ^ wrong
-            left = wrong.nonzero().flatten()
-            if self.m is not None:
-                left = left[mine[left] > 0]  # the sum needs someone to carry it
             code[pixels] = mine
-            pixels, mine = pixels[left], mine[left]
-        return code, pixels
+            pixels = pixels[self._open(wrong, mine)]
+        return code, v.mul_(self.unscaled.gather(1, code.expand(p, -1))), pixels
 
-    def _wrong(self, c: torch.Tensor, noise: torch.Tensor, code: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    def _open(self, wrong: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
+        """Pixels whose set is not settled; a sum needs someone to carry it, so none is left without."""
+        if self.m is not None:
+            code.masked_fill_(code == 0, 1)
+        return wrong.nonzero().flatten()
+
+    def _look(
+        self, c: torch.Tensor, noise: torch.Tensor, code: torch.Tensor, bits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """v (p, w), and the numbers (w,) of the unknowns that are on the wrong side."""
         v = products(self.M, code, c)
         if self.m is not None and self.noise is not None:
-            v.add_(self.m[:, code])
+            v.add_(self.m.gather(1, code.expand(len(v), -1)))
             noise = noise + self.noise[code]
-        return _number(bits, v > noise)
+        return v, _number(bits, v > noise)
 
 
 def _number(bits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

@@ -65,48 +65,81 @@ def solve_compressed(
     """Minimisers for right-hand sides b (n, w), with upper bounds (p, w), rows times the roots of their weights."""
     if upper is not None or compressed.table is None:
         return _by_active_set(compressed, b, upper, constraints)
-    found, left = _by_table(compressed, compressed.table, b, constraints)
-    if len(left):
-        others = _by_active_set(compressed, b[:, left], None, constraints)
-        found.x[:, left] = others.x
-        found.status[left] = others.status
+    found, left = solve_projected(compressed, compressed.table, compressed.project(b), constraints)
+    complete(found, left, compressed, b[:, left], constraints)
     return found
 
 
-def _by_table(
-    compressed: Compressed, table: Table, b: torch.Tensor, constraints: Constraints
+def complete(
+    found: Minimiser, left: torch.Tensor, compressed: Compressed, b: torch.Tensor, constraints: Constraints
+) -> None:
+    """Put in the pixels that were `left` (k,), of right-hand sides b (n, k), by active sets."""
+    if len(left):
+        others = _by_active_set(compressed, b, None, constraints)
+        found.x[:, left] = others.x
+        found.status[left] = others.status
+
+
+def solve_projected(
+    compressed: Compressed, table: Table, c: torch.Tensor, constraints: Constraints
 ) -> tuple[Minimiser, torch.Tensor]:
-    """Minimisers by block exchange, and the pixels that they cannot be vouched for at."""
-    p = len(compressed.exponent)
-    c = compressed.project(b)
+    """Minimisers by block exchange for projected right-hand sides c = Q^T b (p, w), and the pixels that are left.
+
+    b is not looked at again. With S + E = Q R, ||e_j|| <= c u ||s_j||, and c known to c u ||b||,
+
+        s_j^T (b - S y) = r_j^T (c - R y) + f,   |f| <= c u ||s_j|| (||b|| + sum ||s_k|| y_k),
+
+    so what is found of the p x p problem holds of the data but for what rounding b - S y would cost as well.
+    """
     level = _magnitude(c)
-    code, left = table.settle(c, level, min(constraints.max_iter, exchanges(p)))
-    own = gathered(table.factors.G, code)
-    y = applied(own, c)
-    if constraints.sum_to_one:
-        y.add_(table.factors.h[:, code])
-    y.clamp_(min=0)
-    d = compressed.projected_residual(b, y)
-    step = applied(own, d)
-    better = y + step
-    if bool((better < 0).any()):
-        better = y + step * _length(y, step, None)
-        better.clamp_(min=0)
-    g = compressed.sets.gradient(d - compressed.sets.product(better - y))
-    noise = (compressed.size.T @ better + level) * _roundings(b, p)
+    code, x, left = table.settle(c, level, min(constraints.max_iter, exchanges(len(c))))
+    x.clamp_(min=0)
+    fine = _is_fine(compressed, table, c, x, code, level, constraints)
+    if not bool(fine.all()):
+        where = (~fine).nonzero().flatten()
+        code, c, level = code[where], c[:, where], level[where]
+        better = _refined(compressed, gathered(table.factors.G, code), c, x[:, where])
+        fine[where] = _is_fine(compressed, table, c, better, code, level, constraints)
+        x[:, where] = better
+    fine[left] = False
+    left = (~fine).nonzero().flatten()
+    return _minimiser(compressed, scaled_by(x, -compressed.exponent), None, None, None), left
+
+
+def _refined(compressed: Compressed, own: torch.Tensor, c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """x (p, w) improved by its residual, as far as it stays above zero."""
+    step = applied(own, torch.addmm(c, compressed.R[..., 0], x, alpha=-1))
+    return (x + step * _length(x, step, None)).clamp_(min=0)
+
+
+def _is_fine(
+    compressed: Compressed,
+    table: Table,
+    c: torch.Tensor,
+    x: torch.Tensor,
+    code: torch.Tensor,
+    level: torch.Tensor,
+    constraints: Constraints,
+) -> torch.Tensor:
+    """Whether (w,) the conditions hold of x (p, w), but for noise; the pivot of a sum is first made to carry it."""
+    n, p = len(compressed.A), len(c)
     size = compressed.size
+    pivot = None
     if constraints.sum_to_one:
         pivot = table.factors.pivot[code].unsqueeze(0)
-        better.scatter_add_(0, pivot, 1 - better.sum(0, keepdim=True))
-        g = g - g.gather(0, pivot)
+        x.scatter_add_(0, pivot, 1 - x.sum(0, keepdim=True))
         size = size + size.squeeze(1)[pivot]
-    noise = size * noise
-    fine = (g <= noise) & ((g >= -noise) | (better <= 0))
-    if len(left) or not bool(fine.all()):
-        fine = fine.all(0)
-        fine[left] = False
-        left = (~fine).nonzero().flatten()
-    return _minimiser(compressed, scaled_by(better, -compressed.exponent), None, None, None), left
+    R = compressed.R[..., 0]
+    g = R.T @ torch.addmm(c, R, x, alpha=-1)
+    if pivot is not None:
+        g -= g.gather(0, pivot)
+    noise = size * ((compressed.size.T @ x + level) * (4 * n * p * U))
+    # Above: an unknown that should grow. Below: one that should shrink, or is left below zero by a sum.
+    above = g > noise
+    below = ((g < -noise) & (x > 0)) | (x < 0)
+    wrong = above.to(g.dtype).add_(below.to(g.dtype)).sum(0)
+    # A NaN is in no order with anything, so it is asked for apart.
+    return (wrong == 0) & (g.sum(0) == g.sum(0))
 
 
 def _magnitude(c: torch.Tensor) -> torch.Tensor:
