@@ -81,7 +81,7 @@ class Table:
         v = self.M[:, everything].view(p, p) @ c
         if self.m is not None:
             v.add_(self.m[:, everything].unsqueeze(-1))
-        wrong = _number(bits, v > 0)
+        wrong = _number(bits, torch.gt(v, 0, out=torch.empty_like(v)))
         code = wrong ^ everything
         pixels = self._open(wrong, code)
         for _ in range(steps - 1):
@@ -113,9 +113,9 @@ class Table:
         if self.m is not None and self.noise is not None:
             v.add_(self.m.gather(1, code.expand(len(v), -1)))
             noise = noise + self.noise[code]
-        return v, _number(bits, v > noise)
+        return v, _number(bits, torch.gt(v, noise, out=torch.empty_like(v)))
 
 
 def _number(bits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """The number (w,) of each set (p, w): unknown j is bit j."""
-    return (bits @ chosen.to(bits.dtype)).squeeze(0).long()
+    """The number (w,) of each set (p, w) of zeros and ones: unknown j is bit j."""
+    return (bits @ chosen).squeeze(0).long()

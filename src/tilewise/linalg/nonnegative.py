@@ -134,12 +134,13 @@ def _is_fine(
     if pivot is not None:
         g -= g.gather(0, pivot)
     noise = size * ((compressed.size.T @ x + level) * (4 * n * p * U))
-    # Above: an unknown that should grow. Below: one that should shrink, or is left below zero by a sum.
-    above = g > noise
-    below = ((g < -noise) & (x > 0)) | (x < 0)
-    wrong = above.to(g.dtype).add_(below.to(g.dtype)).sum(0)
-    # A NaN is in no order with anything, so it is asked for apart.
-    return (wrong == 0) & (g.sum(0) == g.sum(0))
+    # No g is above noise, nor that of an unknown above zero below; of a NaN neither can be said.
+    positive = torch.gt(x, 0, out=torch.empty_like(x))
+    worst = torch.maximum(g, g.neg().mul_(positive)).sub_(noise).amax(0)
+    fine = worst <= 0
+    if pivot is not None:
+        fine &= x.amin(0) >= 0  # a sum may leave its pivot below zero
+    return fine
 
 
 def _magnitude(c: torch.Tensor) -> torch.Tensor:
