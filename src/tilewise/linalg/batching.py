@@ -53,6 +53,15 @@ def pixel_panel(n: int, p: int, *, own: bool) -> int:
     return min(4096, max(64, 4 * MOST_ELEMENTS // (3 * n + p * (p + 1) // 2) // 64 * 64))
 
 
+def residuals_at_once(n: int) -> int:
+    """Pixels whose residuals of n rows are worked on at a time: 512 KiB of them.
+
+    >>> residuals_at_once(50), residuals_at_once(10**5)
+    (1280, 64)
+    """
+    return max(64, MOST_ELEMENTS // 4 // n // 64 * 64)
+
+
 def designs_at_once(n: int, p: int) -> int:
     """Weighted designs (n, p) that are factored at a time."""
     return max(1, min(MOST_MATRICES, MOST_ELEMENTS // (n * p)))

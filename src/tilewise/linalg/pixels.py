@@ -38,6 +38,7 @@ class _Buffers:
     b: torch.Tensor
     A: torch.Tensor | None
     weights: torch.Tensor | None
+    mask: torch.Tensor | None
     others: dict[str, torch.Tensor]
 
 
@@ -108,6 +109,7 @@ def _buffers(inputs: Tensors, rules: Rules, dtype: torch.dtype, panel: int) -> _
         zeros(n, of=dtype),
         zeros(n, inputs["A"].shape[1], of=dtype) if "A" in inputs else None,
         zeros(n, of=torch.float64) if "weights" in inputs else None,
+        zeros(n, of=torch.float64) if rules.policy == "omit" else None,
         {name: zeros(inputs[name].shape[0], of=torch.float64) for name in others},
     )
 
@@ -122,7 +124,7 @@ def _gathered(part: Tensors, rules: Rules, shape: Sequence[int], buffers: _Buffe
         b *= rules.root
         if A is not None:
             A *= rules.root.unsqueeze(-1)
-    return look(rules, b, A, weights, others)
+    return look(rules, b, A, weights, others, buffers.mask)
 
 
 def _fill(into: torch.Tensor, view: torch.Tensor, kept: torch.Tensor | None, shape: Sequence[int]) -> torch.Tensor:

@@ -115,9 +115,13 @@ def look(
     A: torch.Tensor | None,
     weights: torch.Tensor | None,
     others: Mapping[str, torch.Tensor],
+    mask: torch.Tensor | None = None,
 ) -> Look:
-    """What is there of b (n, w), A (n, p, w) and weights (n, w), which may be cleaned in place."""
-    seen = _glance(rules, b, A, weights, others)
+    """What is there of b (n, w), A (n, p, w) and weights (n, w), which may be cleaned in place.
+
+    `mask` (n, w) float64 is memory for the mask of rows, which the panel may keep; some is allocated if it is left out.
+    """
+    seen = _glance(rules, b, A, weights, others, mask)
     return _scrutiny(rules, b, A, weights, others) if seen is None else seen
 
 
@@ -127,6 +131,7 @@ def _glance(
     A: torch.Tensor | None,
     weights: torch.Tensor | None,
     others: Mapping[str, torch.Tensor],
+    mask: torch.Tensor | None,
 ) -> Look | None:
     """A look that is enough for finite numbers, and for NaN in b that are left out; None where it is not.
 
@@ -144,14 +149,15 @@ def _glance(
     if not bool(b.sum().isfinite()):
         if rules.policy != "omit" or b.is_complex():
             return None
-        there = torch.eq(b, b, out=torch.empty_like(b))
-        b = torch.nan_to_num(b, 0.0, torch.inf, -torch.inf)
+        there = torch.eq(b, b, out=torch.empty_like(b) if mask is None else mask)
+        b.nan_to_num_(0.0, torch.inf, -torch.inf)
         if not bool(b.sum().isfinite()):
+            b.masked_fill_(there == 0, torch.nan)
             return None
     if lowest == 0 and weights is not None:
         positive = torch.ne(weights, 0, out=torch.empty_like(weights))
         there = positive if there is None else there.mul_(positive)
-        b = b * positive
+        b *= positive
     return _seen(b, A, weights, there, others)
 
 
@@ -167,8 +173,8 @@ def _seen(
     count = torch.full((width,), n, dtype=torch.int64, device=b.device)
     if there is not None:
         count = (there.new_ones(1, n) @ there)[0].long()
-        A = A if A is None else A * there.unsqueeze(1)
-        weights = there if weights is None else weights * there
+        A = A if A is None else A.mul_(there.unsqueeze(1))
+        weights = there if weights is None else weights.mul_(there)
     if weights is None:
         return Look(Panel(b, A, None, True, torch.zeros_like(count), count, others), None, None, count)
     if weights is there:
@@ -186,7 +192,7 @@ def _with_weights(
 ) -> Panel:
     exponent = exponent_of(weights.amax(0) if len(weights) else torch.zeros_like(count).double())
     exponent = (exponent + exponent % 2).clamp(-1022, 1022)  # even, so that its root is a power of two as well
-    return Panel(b, A, weights * power_of_two(-exponent), False, exponent, count, others)
+    return Panel(b, A, weights.mul_(power_of_two(-exponent)), False, exponent, count, others)
 
 
 def _scrutiny(

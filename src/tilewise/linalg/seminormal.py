@@ -38,6 +38,7 @@ from dataclasses import dataclass
 import torch
 
 from tilewise.fields import Status
+from tilewise.linalg.batching import residuals_at_once
 from tilewise.linalg.cholesky import Cholesky, cholesky, packed_index
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED, Factors
 from tilewise.linalg.patterns import distinct
@@ -165,13 +166,25 @@ class GramFit:
         """Solutions (p, w) of b (n, w), once refined."""
         gram = self.gram
         z = gram.back @ self.factors.solve(gram.Qh @ self._weighted(b))
-        left_over = torch.addmm(b, gram.S, z, alpha=-1)
-        left_over *= self._weights(b)
-        rhs = gram.Qh @ left_over
+        rhs = self._projected_residual(b, z)
         if gram.penalty is not None:
             rhs -= (gram.penalty[2] @ z) * power_of_two(-self.panel.exponent)
         z = torch.addmm(z, gram.back, self.factors.solve(rhs))
         return scaled_by(z, -gram.exponent.unsqueeze(-1))
+
+    def _projected_residual(self, b: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """Q^H W (b - S z) (p, w), a few pixels at a time, whose residuals stay in cache."""
+        gram, weights = self.gram, self._weights(b)
+        n, w = b.shape
+        step = residuals_at_once(n)
+        scratch, found = b.new_empty(n * step), torch.empty_like(z)
+        for start in range(0, w, step):
+            part = slice(start, min(start + step, w))
+            rest = scratch[: n * (part.stop - start)].view(n, -1)
+            torch.addmm(b[:, part], gram.S, z[:, part], alpha=-1, out=rest)
+            rest *= weights[:, part]
+            found[:, part] = gram.Qh @ rest
+        return found
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """sqrt(W) (b - A x)."""
