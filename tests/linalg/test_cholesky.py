@@ -54,11 +54,3 @@ def test_a_matrix_that_is_not_positive_definite_spoils_itself_alone():
     assert not found.share[2] > 0
     keep = [0, 1, 3, 4]
     assert torch.equal(mixed[:, keep], good[:, keep])
-
-
-def test_gathered_factors_are_the_same():
-    found = factored(matrices(3, 4, "float64"))
-    which = torch.tensor([2, 2, 0, 3, 1])
-    y = torch.ones(3, 5, dtype=torch.float64)
-    wide = found.gather(which).solve(y.clone())
-    assert torch.equal(wide, found.solve(torch.ones(3, 4, dtype=torch.float64))[:, which])

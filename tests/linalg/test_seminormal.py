@@ -75,16 +75,3 @@ def test_too_few_rows_are_not_served():
     weights[1:, 1] = 0
     fit, _ = fitted(np.random.default_rng(2).standard_normal((5, 2)), np.ones((5, 3)), weights)
     assert fit.served.tolist() == [True, False, True]
-
-
-def test_few_patterns_share_their_factors():
-    """Within 16 n p u cond of numpy, with a condition of at most 10."""
-    rng = np.random.default_rng(3)
-    A, b = rng.standard_normal((20, 3)), rng.standard_normal((20, 64))
-    table = (rng.random((20, 4)) < 0.7) * 1.0
-    weights = table[:, rng.integers(0, 4, 64)]
-    fit, panel = fitted(A, b, weights)
-    assert fit.served.all()
-    for i in range(0, 64, 9):
-        y = np.linalg.lstsq(A[weights[:, i] > 0], b[weights[:, i] > 0, i])[0]
-        np.testing.assert_allclose(fit.solve(panel.b)[:, i].numpy(), y, rtol=0, atol=20 * 3 * 16 * U * 10)

@@ -88,11 +88,6 @@ class Cholesky:
             y[k] *= inverse[k]
         return y
 
-    def gather(self, which: torch.Tensor) -> Cholesky:
-        """The factors of the pixels with these numbers (w,)."""
-        table = torch.gather(self.table, 1, which.expand(len(self.table), -1))
-        return Cholesky.of(table, self.share[which])
-
 
 def unknowns(rows: int) -> int:
     """p of a table with so many rows.

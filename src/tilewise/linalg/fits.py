@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -44,12 +45,12 @@ class Fit(Protocol):
 
 @dataclass(frozen=True)
 class DesignFit:
-    """One design for all pixels, whose rows are all there or lack the same.
+    """One design for all pixels, whose rows are all there.
 
     Attributes
     ----------
     A
-        (n, p), zero where a row is not there.
+        (n, p).
     pseudoinverse
         (p, n) of the stacked design, for the rows of A.
     factors
@@ -61,15 +62,14 @@ class DesignFit:
     factors: Factors
 
     @classmethod
-    def of(cls, A: torch.Tensor, penalty: torch.Tensor | None, rcond: float | None, rows: int) -> DesignFit:
-        """Factor A (n, p) with the rows of the penalty (q, p) below; `rows` of A are there.
+    def of(cls, A: torch.Tensor, penalty: torch.Tensor | None, rcond: float | None) -> DesignFit:
+        """Factor A (n, p) with the rows of the penalty (q, p) below.
 
         The pseudo-inverse is the product of the SVD's factors: rounding that product costs gamma_k |left||basis^H|,
         of the order of u ||P||, so P b keeps the bound of the factors (see `factors`).
         """
         stacked = A if penalty is None else torch.cat([A, penalty.to(A.dtype)])
-        there = torch.tensor([rows + len(stacked) - len(A)], device=A.device)
-        factors = factor_svd(stacked.unsqueeze(-1), rcond, rows=there)
+        factors = factor_svd(stacked.unsqueeze(-1), rcond)
         return cls(A, factors.pseudoinverse()[0, :, : len(A)].contiguous(), factors)
 
     @property
@@ -98,6 +98,82 @@ class DesignFit:
     def spread(self) -> torch.Tensor:
         """(p, 1)."""
         return _spread(self.factors)
+
+
+@dataclass(frozen=True)
+class PatternFit:
+    """One design of which pixels lack rows by a few patterns; each pattern is factored once.
+
+    Attributes
+    ----------
+    A, weights
+        (n, p), and (n, w) zeros and ones.
+    pseudoinverses
+        (k, p, n) of the stacked designs of all patterns, for the rows of A.
+    factors
+        Of these.
+    which, order, ends
+        (w,) the pattern of each pixel, the pixels by pattern, and where each pattern ends among these.
+    """
+
+    A: torch.Tensor
+    weights: torch.Tensor
+    pseudoinverses: torch.Tensor
+    factors: Factors
+    which: torch.Tensor
+    order: torch.Tensor
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        panel: Panel,
+        A: torch.Tensor,
+        penalty: torch.Tensor | None,
+        rcond: float | None,
+        patterns: tuple[torch.Tensor, torch.Tensor],
+        *,
+        want_cond: bool,
+    ) -> PatternFit:
+        """Factor the designs of the patterns of a panel: the number of each pixel, and a pixel of each."""
+        which, first = patterns
+        assert panel.weights is not None
+        one_each = panel.take(first)
+        factors = OwnFit.of(one_each, A, penalty, rcond, want_cond=want_cond).factors
+        P = factors.pseudoinverse()[:, :, : len(A)].contiguous()
+        ends = tuple(torch.bincount(which, minlength=len(first)).cumsum(0).tolist())
+        return cls(A, panel.weights, P, factors, which, torch.argsort(which, stable=True), ends)
+
+    @property
+    def rank(self) -> torch.Tensor:
+        """(w,)."""
+        return self.factors.rank[self.which]
+
+    @property
+    def status(self) -> torch.Tensor:
+        """(w,)."""
+        return self.factors.status[self.which]
+
+    @property
+    def cond(self) -> torch.Tensor:
+        """(w,)."""
+        return self.factors.cond[self.which]
+
+    def solve(self, b: torch.Tensor) -> torch.Tensor:
+        """Solutions (p, w) of b (n, w): one product a pattern, within gamma_n |P||b| of the exact one."""
+        x = b.new_empty(self.A.shape[1], b.shape[1])
+        for P, (start, end) in zip(self.pseudoinverses, pairwise((0, *self.ends)), strict=True):
+            where = self.order[start:end]
+            x[:, where] = P @ b.index_select(1, where)
+        return x
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """b - A x, 0 where a row is not there."""
+        return torch.addmm(b, self.A, x, alpha=-1).mul_(self.weights)
+
+    def spread(self) -> torch.Tensor:
+        """(p, w)."""
+        return _spread(self.factors)[:, self.which]
 
 
 @dataclass(frozen=True)

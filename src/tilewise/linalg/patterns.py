@@ -31,8 +31,8 @@ def distinct(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         powers = power_of_two(torch.arange(len(rows), device=mask.device))
         words, found = torch.unique((powers.unsqueeze(0) @ rows)[0], return_inverse=True)
         if count > 1:
-            _, found = torch.unique(which * len(words) + found, return_inverse=True)
-        which, count = found, int(found.max()) + 1 if len(found) else 0
+            words, found = torch.unique(which * len(words) + found, return_inverse=True)
+        which, count = found, len(words)
     first = torch.zeros(count, dtype=torch.int64, device=mask.device)
     first[which] = torch.arange(mask.shape[1], device=mask.device)
     return which, first

@@ -1,28 +1,30 @@
 """Least squares of pixels with rows and weights of their own: which method serves which pixel, and its diagnostics.
 
 - Pixels of which every row is there with weight one: the pseudo-inverse of the shared design, as one product.
+- Others, with a shared design and a few gap patterns: QR or the SVD of each pattern (`factors`), and its
+  pseudo-inverse as a product.
 - Others, with a shared design of full rank: Gram matrices of its Q (`seminormal`), where that is safe.
-- Others: QR or the SVD of each weighted design (`factors`); once for each gap pattern where patterns are few.
+- Others: QR or the SVD of each weighted design.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from tilewise.linalg.batching import designs_at_once
 from tilewise.linalg.factors import EPS
-from tilewise.linalg.fits import DesignFit, Fit, OwnFit
+from tilewise.linalg.fits import DesignFit, Fit, OwnFit, PatternFit
 from tilewise.linalg.patterns import distinct
 from tilewise.linalg.pixels import Found
 from tilewise.linalg.rows import Panel, Rules
 from tilewise.linalg.scaling import euclidean_norm, power_of_two
 from tilewise.linalg.seminormal import Gram
 
-#: A pattern has a factorisation and products of its own where it serves this many pixels or more.
-PATTERN_PIXELS = 8
+#: A pattern is factored where it serves this many pixels or more; or two, where the alternative is to factor each of
+#: them. QR of one design takes as long as the seminormal equations of about so many pixels.
+PATTERN_PIXELS = 64
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Design:
         unpenalised = None if penalty is None else cls.of(rules, A, None, rcond)
         if A is None or len(A) == 0:
             return cls(rules, A, penalty, rcond, unpenalised=unpenalised)
-        fit = DesignFit.of(A, penalty, rcond, len(A))
+        fit = DesignFit.of(A, penalty, rcond)
         gram = Gram.of(A, penalty, fit.factors) if int(fit.rank) == A.shape[1] else None
         if unpenalised is not None:
             return cls(rules, A, penalty, rcond, fit, gram, unpenalised.constant, unpenalised)
@@ -74,6 +76,16 @@ class Design:
         return replace(
             design, constant=bool(_constant_fits(design, Panel(ones, None, None, True, none, none + len(A))))
         )
+
+    @property
+    def extra(self) -> int:
+        """Rows of the penalty."""
+        return 0 if self.penalty is None else len(self.penalty)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stacked design, where A is shared."""
+        return self.extra + (0 if self.A is None else len(self.A))
 
     def to(self, dtype: torch.dtype) -> Design:
         """The same in another dtype: complex, where b is and A is not."""
@@ -86,9 +98,28 @@ def regress(design: Design, panel: Panel, wanted: frozenset[str]) -> Found:
     """Solution, status, rank, cond, and what is `wanted` of residual_norm, stderr, absolute stderr and r2."""
     if panel.weights is None and design.fit is not None:
         return _described(design, design.fit, panel, wanted)
+    patterns = _few_patterns(design, panel)
+    if patterns is not None and design.A is not None:
+        want_cond = "condition" in wanted
+        fit = PatternFit.of(panel, design.A, design.penalty, design.rcond, patterns, want_cond=want_cond)
+        return _described(design, fit, panel, wanted)
     if design.gram is None or panel.weights is None:
         return _apart(design, panel, wanted)
-    fit = design.gram.fit(panel, design.rcond)
+    return _by_gram(design, design.gram, panel, wanted)
+
+
+def _few_patterns(design: Design, panel: Panel) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The gap pattern (w,) of each pixel and a pixel of each pattern, where patterns are few enough to factor each."""
+    if design.A is None or panel.weights is None or not panel.binary:
+        return None
+    which, first = distinct(panel.weights)
+    most = len(which) // (PATTERN_PIXELS if design.gram is not None else 2)
+    return (which, first) if len(first) <= min(most, designs_at_once(design.rows, design.A.shape[1])) else None
+
+
+def _by_gram(design: Design, gram: Gram, panel: Panel, wanted: frozenset[str]) -> Found:
+    """Seminormal equations where they are safe."""
+    fit = gram.fit(panel, design.rcond)
     if not bool(fit.served.any()):
         return _apart(design, panel, wanted)
     found = _described(design, fit, panel, wanted)
@@ -96,41 +127,27 @@ def regress(design: Design, panel: Panel, wanted: frozenset[str]) -> Found:
         found["cond"] = fit.exact_cond()
     if not bool(fit.served.all()):
         where = (~fit.served).nonzero().flatten()
-        _put(_apart(design, panel.take(where), wanted), where, found)
+        rest = panel.take(where)
+        _put(regress(replace(design, gram=None), rest, wanted), where, found)
     return found
 
 
 def _apart(design: Design, panel: Panel, wanted: frozenset[str]) -> Found:
-    """Pixels whose designs are factored one by one, or pattern by pattern."""
+    """Pixels whose designs are factored one by one, a batch at a time."""
     width = panel.b.shape[1]
     found: Found = {}
-    for where, fit in _fits(design, panel, want_cond="condition" in wanted):
-        part = _described(design, fit, panel.take(where), wanted)
+    A = _matrices(design, panel)
+    step = designs_at_once(len(panel.b) + design.extra, A.shape[1])
+    for start in range(0, width, step):
+        where = torch.arange(start, min(start + step, width), device=panel.b.device)
+        some = panel.take(where)
+        matrices = _matrices(design, some)
+        fit = OwnFit.of(some, matrices, design.penalty, design.rcond, want_cond="condition" in wanted)
+        part = _described(design, fit, some, wanted)
         if not found:
             found = {name: values.new_zeros(*values.shape[:-1], width) for name, values in part.items()}
         _put(part, where, found)
     return found
-
-
-def _fits(design: Design, panel: Panel, *, want_cond: bool) -> Iterator[tuple[torch.Tensor, Fit]]:
-    """Fits, each with the pixels that it is for."""
-    device = panel.b.device
-    width = panel.b.shape[1]
-    if design.A is not None and panel.binary and panel.weights is not None:
-        which, first = distinct(panel.weights)
-        if len(first) * PATTERN_PIXELS <= width:
-            order = torch.argsort(which, stable=True)
-            ends = torch.bincount(which).cumsum(0).tolist()
-            for k, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-                there = design.A * panel.weights[:, first[k]].unsqueeze(-1)
-                yield order[start:end], DesignFit.of(there, design.penalty, design.rcond, int(panel.count[first[k]]))
-            return
-    rows = len(panel.b) + (0 if design.penalty is None else len(design.penalty))
-    step = designs_at_once(rows, _matrices(design, panel).shape[1])
-    for start in range(0, width, step):
-        where = torch.arange(start, min(start + step, width), device=device)
-        part = panel.take(where)
-        yield where, OwnFit.of(part, _matrices(design, part), design.penalty, design.rcond, want_cond=want_cond)
 
 
 def _matrices(design: Design, panel: Panel) -> torch.Tensor:

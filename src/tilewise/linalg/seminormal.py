@@ -41,15 +41,12 @@ from tilewise.fields import Status
 from tilewise.linalg.batching import residuals_at_once
 from tilewise.linalg.cholesky import Cholesky, cholesky, packed_index
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED, Factors
-from tilewise.linalg.patterns import distinct
 from tilewise.linalg.rows import Panel
 from tilewise.linalg.scaling import batch_first, euclidean_norm, exponent_of, power_of_two, scaled_by
 
 #: Largest cond(sqrt(W) Q)^2 eps that this method serves: the design's limit, at which one step of refinement still
 #: gains ten digits.
 LIMIT = 1e-10
-#: Patterns are told apart where they save work: where each serves this many pixels or more.
-SHARING = 4
 
 
 @dataclass(frozen=True)
@@ -106,14 +103,7 @@ class Gram:
     def fit(self, panel: Panel, rcond: float | None) -> GramFit:
         """Fits of a panel with weights, and which of them are to be trusted."""
         assert panel.weights is not None
-        which, first = distinct(panel.weights) if panel.binary else (None, None)
-        if which is None or first is None or len(first) * SHARING > len(which):
-            judged = self._judged(panel.weights, panel.count, panel.exponent, rcond)
-            return GramFit(self, panel, *judged)
-        factors, cond, status, served = self._judged(
-            panel.weights[:, first], panel.count[first], panel.exponent[first], rcond
-        )
-        return GramFit(self, panel, factors.gather(which), cond[which], status[which], served[which])
+        return GramFit(self, panel, *self._judged(panel.weights, panel.count, panel.exponent, rcond))
 
     def _judged(
         self, weights: torch.Tensor, count: torch.Tensor, exponent: torch.Tensor, rcond: float | None
