@@ -129,17 +129,25 @@ class _Writer:
             before = text
 
     def named(self, cls: Any, depth: int) -> Iterator[str]:
-        """Lines of the kernel's inputs: those of its first set, the first of them explained, then the others."""
+        """Lines of the kernel's inputs: its first set, the first of them explained; what goes with it; other sets."""
         sets: Sequence[Sequence[str]] = getattr(self.kernel, "input_sets", ()) or (("NAME",),)
         for number, name in enumerate(sets[0]):
             yield f"{_indent(depth)}{name}:"
             lines = self.record(cls, MISSING, depth + 1)
             yield from lines if number == 0 else (line for line in lines if not line.lstrip().startswith("# "))
-        for other in sets[1:]:
+        wider = [other for other in sets[1:] if set(other) > set(sets[0])]
+        yield from self._further("And, if wanted:", [n for other in wider for n in other if n not in sets[0]], depth)
+        for other in (other for other in sets[1:] if other not in wider):
             dropped = [name for name in sets[0] if name not in other]
-            yield from _comment(f"Or, instead of {' and '.join(dropped) or 'these'}:", depth)
-            for name in (name for name in other if name not in sets[0]):
-                yield f"{_indent(depth)}#{name}: {name}.zarr"
+            further = [name for name in other if name not in sets[0]]
+            yield from self._further(f"Or, instead of {' and '.join(dropped)}:", further, depth)
+
+    def _further(self, comment: str, names: Sequence[str], depth: int) -> Iterator[str]:
+        """Lines of other inputs, each once."""
+        if names:
+            yield from _comment(comment, depth)
+        for name in dict.fromkeys(names):
+            yield f"{_indent(depth)}#{name}: {name}.zarr"
 
 
 def _spaced(lines: Sequence[str]) -> Iterator[str]:

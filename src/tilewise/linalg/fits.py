@@ -100,6 +100,34 @@ class DesignFit:
         return _spread(self.factors)
 
 
+@dataclass
+class Patterns:
+    """The gap patterns that were factored last: neighbouring panels of a tile often have the same.
+
+    Attributes
+    ----------
+    masks
+        (n, k) the patterns; None before there are any.
+    factors, pseudoinverses
+        Of the stacked designs, and (k, p, n) for the rows of A.
+    """
+
+    masks: torch.Tensor | None = None
+    factors: Factors | None = None
+    pseudoinverses: torch.Tensor | None = None
+
+    def factored(
+        self, panel: Panel, A: torch.Tensor, penalty: torch.Tensor | None, rcond: float | None, *, want_cond: bool
+    ) -> tuple[Factors, torch.Tensor]:
+        """Factors and pseudo-inverses for one pixel of each pattern; all but the panel is the same at each call."""
+        known = self.masks is not None and panel.weights is not None and torch.equal(self.masks, panel.weights)
+        if not known or self.factors is None or self.pseudoinverses is None:
+            self.masks = panel.weights
+            self.factors = OwnFit.of(panel, A, penalty, rcond, want_cond=want_cond).factors
+            self.pseudoinverses = self.factors.pseudoinverse()[:, :, : len(A)].contiguous()
+        return self.factors, self.pseudoinverses
+
+
 @dataclass(frozen=True)
 class PatternFit:
     """One design of which pixels lack rows by a few patterns; each pattern is factored once.
@@ -132,15 +160,14 @@ class PatternFit:
         penalty: torch.Tensor | None,
         rcond: float | None,
         patterns: tuple[torch.Tensor, torch.Tensor],
+        known: Patterns,
         *,
         want_cond: bool,
     ) -> PatternFit:
         """Factor the designs of the patterns of a panel: the number of each pixel, and a pixel of each."""
         which, first = patterns
         assert panel.weights is not None
-        one_each = panel.take(first)
-        factors = OwnFit.of(one_each, A, penalty, rcond, want_cond=want_cond).factors
-        P = factors.pseudoinverse()[:, :, : len(A)].contiguous()
+        factors, P = known.factored(panel.take(first), A, penalty, rcond, want_cond=want_cond)
         ends = tuple(torch.bincount(which, minlength=len(first)).cumsum(0).tolist())
         return cls(A, panel.weights, P, factors, which, torch.argsort(which, stable=True), ends)
 

@@ -9,6 +9,7 @@ import torch
 
 from tilewise.errors import ParameterError
 from tilewise.linalg.factors import factor
+from tilewise.linalg.fits import Patterns
 from tilewise.linalg.pixels import Found, solve_pixels
 from tilewise.linalg.precision import SINGLE, SINGLE_CONDITION, common_dtype, double_dtype, held_by_float32
 from tilewise.linalg.products import Batch, Product, Solver, solve_shared, solve_varying
@@ -128,7 +129,7 @@ def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
     _check_penalty(L)
     if A is None:
         return State(Design.of(rules, None), L, single=False)
-    penalty = _penalty(L, options.ridge, A.shape[1])
+    penalty = _penalty(L, options.ridge, A.shape[1], A.device)
     A = A if penalty is None else A.to(double_dtype(A, penalty))
     design = Design.of(rules, A, penalty, options.rcond)
     if design.fit is None:
@@ -158,18 +159,15 @@ def _check_penalty(L: torch.Tensor | None) -> None:
         )
 
 
-def _penalty(L: torch.Tensor | None, ridge: tuple[float, ...], p: int) -> torch.Tensor | None:
+def _penalty(L: torch.Tensor | None, ridge: tuple[float, ...], p: int, device: torch.device) -> torch.Tensor | None:
     """Rows (q, p) of ||L x||^2 and of the ridge, an unknown with ridge 0 having none."""
     rows = []
     if any(ridge):
-        values = torch.tensor(ridge * (p if len(ridge) == 1 else 1), dtype=torch.float64)
+        values = torch.tensor(ridge * (p if len(ridge) == 1 else 1), dtype=torch.float64, device=device)
         rows.append(values.sqrt().diag()[values > 0])
     if L is not None:
         rows.append(L.to(double_dtype(L)))
-    if not rows:
-        return None
-    device = rows[-1].device
-    return torch.cat([part.to(device, double_dtype(*rows)) for part in rows])
+    return torch.cat([part.to(double_dtype(*rows)) for part in rows]) if rows else None
 
 
 def solve_least_squares(state: State, fields: Tensors, out: Tensors, options: Options, *, panel: int) -> None:
@@ -181,16 +179,18 @@ def solve_least_squares(state: State, fields: Tensors, out: Tensors, options: Op
     dtype = double_dtype(state.design.A, state.L, *fields.values())
     design = state.design.to(dtype)
     if design.A is None:
-        penalty = _penalty(state.L, options.ridge, out["solution"].shape[0])
+        penalty = _penalty(state.L, options.ridge, out["solution"].shape[0], out["solution"].device)
         design = Design.of(design.rules, None, penalty, options.rcond)
     wanted = frozenset(out) | (frozenset({"absolute"}) if options.absolute and "stderr" in out else frozenset())
     if options.absolute:
         wanted -= {"stderr"}
 
+    known = Patterns()
+
     def solve(found_in: Panel) -> Found:
         if len(found_in.b) == 0:
             return _nothing(found_in, out)
-        found = regress(design, found_in, wanted)
+        found = regress(design, found_in, wanted, known)
         deficient = found["rank"] < found["solution"].shape[0]
         if "condition" in out:
             found["condition"] = torch.where(deficient, torch.inf, found["cond"])

@@ -15,7 +15,7 @@ import torch
 
 from tilewise.linalg.batching import designs_at_once
 from tilewise.linalg.factors import EPS
-from tilewise.linalg.fits import DesignFit, Fit, OwnFit, PatternFit
+from tilewise.linalg.fits import DesignFit, Fit, OwnFit, PatternFit, Patterns
 from tilewise.linalg.patterns import distinct
 from tilewise.linalg.pixels import Found
 from tilewise.linalg.rows import Panel, Rules
@@ -94,14 +94,18 @@ class Design:
         return Design.of(self.rules, self.A.to(dtype), self.penalty, self.rcond)
 
 
-def regress(design: Design, panel: Panel, wanted: frozenset[str]) -> Found:
-    """Solution, status, rank, cond, and what is `wanted` of residual_norm, stderr, absolute stderr and r2."""
+def regress(design: Design, panel: Panel, wanted: frozenset[str], known: Patterns | None = None) -> Found:
+    """Solution, status, rank, cond, and what is `wanted` of residual_norm, stderr, absolute stderr and r2.
+
+    `known` holds the patterns that were factored last, of this design with the same wanted.
+    """
     if panel.weights is None and design.fit is not None:
         return _described(design, design.fit, panel, wanted)
     patterns = _few_patterns(design, panel)
     if patterns is not None and design.A is not None:
         want_cond = "condition" in wanted
-        fit = PatternFit.of(panel, design.A, design.penalty, design.rcond, patterns, want_cond=want_cond)
+        known = Patterns() if known is None else known
+        fit = PatternFit.of(panel, design.A, design.penalty, design.rcond, patterns, known, want_cond=want_cond)
         return _described(design, fit, panel, wanted)
     if design.gram is None or panel.weights is None:
         return _apart(design, panel, wanted)
