@@ -471,3 +471,12 @@ def test_footprint_and_workspace_hold(shape, kind, one):
     assert used.compute <= workspace
     # Honest, not merely large.
     assert workspace <= 16 * used.compute + 2**24
+
+
+@pytest.mark.parametrize("p", [3, 12])
+@pytest.mark.parametrize("one", [False, True])
+def test_no_zero_has_a_sign(p, one):
+    rng = np.random.default_rng(p)
+    x = nnls(rng.random((20, p)), rng.standard_normal((20, 50)), sum_to_one=one)["solution"]
+    assert (x == 0).any()
+    assert not np.signbit(x).any()

@@ -93,7 +93,7 @@ def solve_projected(
     """
     level = _magnitude(c)
     code, x, left = table.settle(c, level, min(constraints.max_iter, exchanges(len(c))))
-    x.clamp_(min=0)
+    x.clamp_(min=0).abs_()  # no zero has a sign
     fine = _is_fine(compressed, table, c, x, code, level, constraints)
     if not bool(fine.all()):
         where = (~fine).nonzero().flatten()
@@ -109,7 +109,7 @@ def solve_projected(
 def _refined(compressed: Compressed, own: torch.Tensor, c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """x (p, w) improved by its residual, as far as it stays above zero."""
     step = applied(own, torch.addmm(c, compressed.R[..., 0], x, alpha=-1))
-    return (x + step * _length(x, step, None)).clamp_(min=0)
+    return (x + step * _length(x, step, None)).clamp_(min=0).abs_()
 
 
 def _is_fine(
