@@ -8,6 +8,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
+def and_more(count: int) -> str:
+    """The end of a list of which one entry is shown.
+
+    >>> and_more(2), and_more(0)
+    (', and 2 more', '')
+    """
+    return f", and {count} more" if count else ""
+
+
 class TilewiseError(Exception):
     """Base of every error raised on purpose.
 

@@ -25,7 +25,7 @@ inputs:
 output:
   store: out.zarr
   chunks: {y: 2}
-memory_limit: 1 GiB
+memory_limit: 8 GiB
 cluster: {kind: threads, workers: 1}
 """
 
@@ -53,7 +53,7 @@ def refusal(text: str, *overrides: str, do: Any = plan) -> TilewiseError:
         ("x.zarr", "none.zarr", errors.MissingStoreError, "job.yaml:6:5: inputs.x.store: input 'x' is not there; "),
         ("  x:", "  y:", errors.DimensionError, "job.yaml:4:1: inputs: kernel 'norm' does not take these inputs; "),
         ("{y: 2}", "{z: 2}", errors.DimensionError, "job.yaml:10:3: output.chunks: output.chunks names 'z', "),
-        ("1 GiB", "1 MiB", errors.BudgetError, "job.yaml:11:1: memory_limit: a tile of "),
+        ("8 GiB", "1 MiB", errors.BudgetError, "job.yaml:11:1: memory_limit: a tile of "),
         ("memory", "tile: {y: 3}\nmemory", errors.DimensionError, "job.yaml:11:8: tile.y: "),
         (
             "memory",

@@ -198,3 +198,20 @@ def test_of_complex_systems(seed, n, varying):
     fields = {"A": (("x", "e", "u") if varying else ("e", "u"), A), "b": (("e", "x"), draw((n, 4)))}
     fields["weights"] = (("e", "x"), weights_of(rng, (n, 4)))
     check(fields)
+
+
+@pytest.mark.parametrize("gaps", ["none", "few patterns", "many patterns"])
+def test_r2_of_an_ill_conditioned_design_with_a_constant_is_centred(gaps):
+    """The first column is the constant, whatever the others do: r2 is what residual_norm and the mean make of it."""
+    rng = np.random.default_rng(0)
+    A = np.vander(2000 + np.arange(60) / 12, 4, increasing=True)
+    b = 5000 + rng.normal(size=(60, 256))
+    if gaps == "few patterns":
+        b[7:20, ::2] = np.nan
+    elif gaps == "many patterns":
+        b[rng.random(b.shape) < 0.1] = np.nan
+    kernel = Lstsq(dim="e", nan_policy="omit", diagnostics=("r2", "residual_norm"))
+    found = evaluate(kernel, {"A": (("e", "u"), A), "b": (("e", "x"), b)})
+    about_mean = np.nansum((b - np.nanmean(b, axis=0)) ** 2, axis=0)
+    # b is known to u 5000 beside deviations of about one: 60 times that is far below 1e-9.
+    np.testing.assert_allclose(found["r2"], 1 - found["residual_norm"] ** 2 / about_mean, atol=1e-9)

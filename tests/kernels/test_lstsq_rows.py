@@ -570,7 +570,7 @@ def test_more_valid_rows_than_there_are_rows_cannot_be_asked_for():
 
 def test_weights_that_cannot_be_are_refused_before_data_is_read():
     fields = {"A": spec("A", ("e", "u"), (3, 2)), "b": spec("b", ("e", "x"), (3, 4))}
-    with pytest.raises(DimensionError, match="weights has no dimension 'e'"):
+    with pytest.raises(DimensionError, match="weights have no dimension 'e'"):
         Lstsq(dim="e").declare({**fields, "weights": spec("weights", ("x",), (4,))})
     with pytest.raises(DimensionError, match="weights.*u"):
         Lstsq(dim="e").declare({**fields, "weights": spec("weights", ("e", "u"), (3, 2))})
@@ -636,3 +636,37 @@ def test_answers_of_the_oracle_by_hand():
     assert abs(right.residual_norm - 6**0.5) <= 4 * U
     assert abs(right.stderr[0] - (6 / 3) ** 0.5) <= 4 * U
     assert right.r2 == 0.0
+
+
+# What a hostile tester found
+
+
+@pytest.mark.parametrize("where", ["b", "imaginary b", "A"])
+def test_an_infinity_is_never_left_out_of_complex_numbers_with_shared_weights(where):
+    A = np.repeat(np.array([[1, 0], [1, 1], [1, 2], [1, 3.0]])[:, :, None], 2, 2).astype(complex)
+    b = np.array([[1, 1], [2, 2], [5, 5], [7.5, 7]]).astype(complex)
+    if where == "A":
+        A[1, 1, 0] = np.inf
+    else:
+        b[1, 0] = np.inf if where == "b" else complex(0, np.inf)
+    fields = {"A": (("e", "u", "x"), A), "b": (("e", "x"), b), "weights": (("e",), [1.0, 2, 1, 1])}
+    found = evaluate(Lstsq(dim="e", unknown="u", nan_policy="omit", diagnostics=("n_valid",)), fields)
+    assert found["status"].tolist() == [Status.NON_FINITE, Status.OK]
+    assert found["n_valid"].tolist() == [4, 4]
+    kernel = Lstsq(dim="e", unknown="u", nan_policy="raise")
+    assert evaluate(kernel, fields)["status"][0] == Status.NON_FINITE
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_shared_weights_of_any_size_are_those_of_pixels(size):
+    """Weights of powers of two times others change residual norms alone, and no digit of the rest."""
+    A, b = np.array([[1, 0], [1, 1], [1, 2], [1, 3.0]]), np.array([[1], [3], [5], [7.5]]) * 1e100 ** np.sign(1 - size)
+    each, found = np.array([1.0, 2, 3, 4]), {}
+    kernel = Lstsq(dim="e", diagnostics=("stderr", "r2", "residual_norm"))
+    for weights in (each, each * size):
+        found[weights[0]] = evaluate(kernel, {"A": (("e", "u"), A), "b": (("e", "x"), b), "weights": (("e",), weights)})
+    one, other = found.values()
+    assert other["status"].tolist() == [Status.OK]
+    for name in ("solution", "stderr", "r2"):
+        np.testing.assert_allclose(other[name], one[name], rtol=100 * U)  # sizes that are no powers of two round
+    np.testing.assert_allclose(other["residual_norm"], one["residual_norm"] * np.sqrt(size), rtol=100 * U)

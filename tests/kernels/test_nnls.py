@@ -92,7 +92,7 @@ def test_outputs():
         ({"diagnostics": ["ranks"]}, "write 'rank' instead"),
         ({"nan_policy": "omits"}, "write 'omit' instead"),
         ({"rcond": 1.0}, "kernel.rcond"),
-        ({"upper": -1.0}, "kernel.upper is not an upper bound that can hold.*-1"),
+        ({"upper": -1.0}, "kernel.upper is out of range; got: -1.0"),
         ({"upper": float("nan")}, "kernel.upper"),
         ({"upper": (1.0, -2.0)}, "kernel.upper"),
         ({"upper": ()}, "kernel.upper"),
@@ -457,8 +457,8 @@ def test_unknowns_that_sum_to_one_in_columns_of_very_different_size(level, varyi
 @pytest.mark.parametrize("one", [False, True])
 def test_footprint_and_workspace_hold(shape, kind, one):
     rng = np.random.default_rng(21)
-    b = rng.random((shape[0], 320))
-    A = rng.random((320, *shape) if kind == "own" else shape)
+    b = rng.random((shape[0], 130))
+    A = rng.random((130, *shape) if kind == "own" else shape)
     if kind == "gaps":
         b[rng.random(b.shape) < 0.2] = np.nan
     fields = {"A": (("x", "e", "u") if kind == "own" else ("e", "u"), A), "b": (("e", "x"), b)}

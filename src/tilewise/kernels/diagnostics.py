@@ -51,7 +51,7 @@ _OUTPUTS: Mapping[Diagnostic, _Make] = {
     "rank": _whole("rank", "numerical rank of A"),
     "n_valid": _whole("n_valid", "number of valid equations"),
     "condition": _real("condition", "condition number of the scaled A"),
-    "residual_norm": _real("residual_norm", "2-norm of b - A x"),
+    "residual_norm": _real("residual_norm", "2-norm of b - A x, weighted"),
     "stderr": _real("stderr", "standard error of the solution", of_unknowns=True),
     "r2": _real("r2", "coefficient of determination"),
 }
@@ -79,7 +79,7 @@ def checked_diagnostics(names: str | Iterable[str], allowed: Iterable[str] = DIA
     return tuple(dict.fromkeys(listed))
 
 
-def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> None:
+def checked_choice(value: object, allowed: Iterable[object], parameter: str) -> None:
     """Refuse a value that is not one of the words allowed, and name the nearest of them.
 
     >>> checked_choice("omits", ["propagate", "omit", "raise"], "nan_policy")
@@ -88,11 +88,11 @@ def checked_choice(value: object, allowed: Iterable[str], parameter: str) -> Non
     it: write 'omit' instead.
     """
     words = list(allowed)
-    if value in words:
+    if any(value is word or value == word for word in words):
         return
-    near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(value), [str(word) for word in words], n=1, cutoff=0.5)
     raise ParameterError(
         f"kernel.{parameter} does not know {value!r}",
-        expected=", ".join(words),
+        expected=", ".join(map(str, words)),
         do=f"write {near[0]!r} instead" if near else "use one of these words",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,6 +23,7 @@ from tilewise.kernels.systems import (
     pixels_bytes,
     solving_bytes,
 )
+from tilewise.kernels.values import checked_numbers, checked_whole
 from tilewise.linalg.batching import least_squares_bytes, shared_design_bytes
 
 if TYPE_CHECKING:
@@ -57,10 +59,10 @@ class Lstsq(Kernel, name="lstsq"):
         In the result type of the inputs (float64 for integers); in units of b over units of A.
     status (*tile)
         uint8: ok; ill_conditioned where the condition exceeds 1 / sqrt(eps) of float64; rank_deficient;
-        underdetermined where there are fewer rows than unknowns; too_few where there are fewer than `min_valid`,
-        with solution NaN; non_finite where a row that is there holds an infinity, a NaN or a weight that is negative
-        or infinite, or the solution is not finite, with solution NaN; no_data where no row is there, with solution
-        NaN. The other solutions are kept, unless `deficient` says otherwise.
+        underdetermined where there are fewer rows than unknowns, those of a ridge and of L counted; too_few where
+        there are fewer than `min_valid`, with solution NaN; non_finite where a row that is there holds an infinity, a
+        NaN or a weight that is negative or infinite, or the solution is not finite, with solution NaN; no_data where
+        no row is there, with solution NaN. The other solutions are kept, unless `deficient` says otherwise.
     rank, n_valid (*tile)
         int32: numerical rank; rows of A that are there. The rank is -1 where the status is non_finite.
     condition (*tile)
@@ -112,6 +114,10 @@ class Lstsq(Kernel, name="lstsq"):
         Weights are complex.
     ParameterError
         A parameter has a value that it cannot have.
+    MissingValueError
+        `nan_policy` is "raise", and a row that is there has a NaN.
+
+    The residual standard deviation is residual_norm / sqrt(n_valid - rank).
 
     >>> from tilewise.fields import FieldSpec
     >>> A = FieldSpec("A", ("date", "term"), (50, 3), "float64")
@@ -150,7 +156,10 @@ class Lstsq(Kernel, name="lstsq"):
         checked_choice(self.deficient, get_args(Deficient), "deficient")
         checked_choice(self.weights_kind, get_args(WeightsKind), "weights_kind")
         checked_rcond(self.rcond)
-        object.__setattr__(self, "ridge", _checked_ridge(self.ridge))
+        ridge = checked_numbers(self.ridge, "ridge", most=sys.float_info.max, do="use 0 for none")
+        object.__setattr__(self, "ridge", ridge)
+        min_valid = checked_whole(self.min_valid, "min_valid", do="leave it out for 1")
+        object.__setattr__(self, "min_valid", min_valid)
         if any(self._ridges) and "stderr" in self.diagnostics:
             _refuse_stderr("kernel.ridge")
 
@@ -239,18 +248,6 @@ class Lstsq(Kernel, name="lstsq"):
     def panel(self, signature: Signature) -> int:
         """Pixels worked on at a time."""
         return panel_of(signature) if self._plain(signature) else pixel_panel_of(signature)
-
-
-def _checked_ridge(ridge: object) -> float | tuple[float, ...]:
-    values = tuple(ridge) if isinstance(ridge, (tuple, list)) else (ridge,)
-    if values and all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < math.inf for v in values):
-        return tuple(float(v) for v in values) if isinstance(ridge, (tuple, list)) else float(values[0])
-    raise ParameterError(
-        "kernel.ridge is not a factor of |x|^2",
-        got=ridge,
-        expected="a finite number of at least 0, or one for each unknown",
-        do="use 0 for none",
-    )
 
 
 def _refuse_stderr(why: str) -> None:

@@ -20,6 +20,7 @@ from tilewise.kernels.systems import (
     panel_of,
     pixel_panel_of,
 )
+from tilewise.kernels.values import checked_numbers, checked_whole
 from tilewise.linalg.batching import MOST_IN_TABLE, bounded_bytes, bounded_design_bytes, least_squares_bytes
 
 if TYPE_CHECKING:
@@ -130,14 +131,15 @@ class Nnls(Kernel, name="nnls"):
         object.__setattr__(self, "diagnostics", diagnostics)
         checked_choice(self.nan_policy, get_args(NanPolicy), "nan_policy")
         checked_rcond(self.rcond)
-        object.__setattr__(self, "upper", _checked_upper(self.upper))
-        if self.max_iter is not None and not self.max_iter >= 1:
-            raise ParameterError(
-                "kernel.max_iter is out of range",
-                got=self.max_iter,
-                expected="a whole number of at least 1",
-                do="leave it out for 10 times the number of unknowns",
-            )
+        checked_choice(self.sum_to_one, (True, False), "sum_to_one")
+        if self.upper is not None:
+            upper = checked_numbers(self.upper, "upper", do="leave it out, or use inf, for no bound")
+            object.__setattr__(self, "upper", upper)
+        min_valid = checked_whole(self.min_valid, "min_valid", do="leave it out for 1")
+        object.__setattr__(self, "min_valid", min_valid)
+        if self.max_iter is not None:
+            do = "leave it out for 10 times the number of unknowns"
+            object.__setattr__(self, "max_iter", checked_whole(self.max_iter, "max_iter", do=do))
 
     @property
     def _uppers(self) -> tuple[float, ...]:
@@ -237,20 +239,6 @@ class Nnls(Kernel, name="nnls"):
     def panel(self, signature: Signature) -> int:
         """Pixels worked on at a time."""
         return panel_of(signature) if declared_equations(signature).shared else pixel_panel_of(signature)
-
-
-def _checked_upper(upper: object) -> float | tuple[float, ...] | None:
-    if upper is None:
-        return None
-    values = tuple(upper) if isinstance(upper, (tuple, list)) else (upper,)
-    if values and all(isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0 for v in values):
-        return tuple(float(v) for v in values) if isinstance(upper, (tuple, list)) else float(values[0])
-    raise ParameterError(
-        "kernel.upper is not an upper bound that can hold",
-        got=upper,
-        expected="a number of at least 0, or one for each unknown; inf for none",
-        do="leave it out for no bound",
-    )
 
 
 def _refuse_stderr(diagnostics: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from tilewise.errors import DimensionError, DTypeError, ParameterError
@@ -111,7 +112,13 @@ def _core_dims(
             f"{spec.name} is complex", got=spec.dtype, expected="real numbers", do=f"give real {spec.name}"
         )
     if spec.name == "weights":
-        kernel.check_dim(spec, dim, "dim")
+        if dim not in spec.dims:
+            raise DimensionError(
+                f"weights have no dimension {dim!r}",
+                got=f"dims {spec.dims}",
+                expected="one weight for each equation, at each pixel if wanted",
+                do=f"name their dimension over the equations {dim!r}",
+            )
         if unknown in spec.dims:
             raise DimensionError(
                 f"weights have the dimension {unknown!r} of the unknowns",
@@ -138,8 +145,8 @@ def _penalty_dims(L: FieldSpec, unknown: str, fields: Mapping[str, FieldSpec]) -
     raise DimensionError(
         "L does not have the dimensions of a Tikhonov matrix",
         got=f"dims {L.dims}",
-        expected=f"({unknown!r}, and one dimension over its rows that no other input has)",
-        do="rename its dimensions with inputs.L.dims",
+        expected=f"two dimensions: {unknown!r}, and one over its rows that no other input has; one L serves all pixels",
+        do="give it these dimensions; inputs.L.dims, or rename, changes their names",
     )
 
 
@@ -207,7 +214,7 @@ def pixel_panel_of(signature: Signature) -> int:
 
 def checked_rcond(rcond: float | None) -> None:
     """Refuse a cut that is none."""
-    if rcond is not None and not 0 <= rcond < 1:
+    if rcond is not None and not (isinstance(rcond, Real) and 0 <= float(rcond) < 1):
         raise ParameterError(
             "kernel.rcond is out of range",
             got=rcond,
@@ -218,7 +225,7 @@ def checked_rcond(rcond: float | None) -> None:
 
 def checked_min_valid(min_valid: int, n: int) -> None:
     """Refuse a number of rows that no pixel can have."""
-    if isinstance(min_valid, bool) or not isinstance(min_valid, int) or not 1 <= min_valid <= n:
+    if min_valid > n:
         raise ParameterError(
             "kernel.min_valid is out of range",
             got=min_valid,

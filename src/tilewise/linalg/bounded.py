@@ -138,7 +138,14 @@ def _solved(
     if len(panel.b) == 0:
         return {name: view.new_zeros(*view.shape[: name == "solution"], width) for name, view in out.items()}
     if panel.weights is None and state.compressed is not None and state.A is not None:
-        return _outputs(solve_compressed(state.compressed, panel.b, upper, constraints), state.A, panel, panel.b, out)
+        return _outputs(
+            solve_compressed(state.compressed, panel.b, upper, constraints),
+            state.A,
+            panel,
+            panel.b,
+            out,
+            state.rules.exponent,
+        )
     found: Found = {}
     for where in _batches(panel, out["solution"].shape[0]):
         part = panel.take(where)
@@ -151,7 +158,7 @@ def _solved(
             A, part.count, options.rcond, sum_to_one=constraints.sum_to_one, want_cond="condition" in out
         )
         bounds = None if upper is None else upper[:, where]
-        some = _outputs(solve_compressed(compressed, b, bounds, constraints), A, part, b, out)
+        some = _outputs(solve_compressed(compressed, b, bounds, constraints), A, part, b, out, state.rules.exponent)
         if not found:
             found = {name: values.new_zeros(*values.shape[:-1], width) for name, values in some.items()}
         for name, values in some.items():
@@ -168,7 +175,7 @@ def _batches(panel: Panel, p: int) -> Iterator[torch.Tensor]:
         yield torch.arange(start, min(start + step, width), device=panel.b.device)
 
 
-def _outputs(found: Minimiser, A: torch.Tensor, panel: Panel, b: torch.Tensor, out: Tensors) -> Found:
+def _outputs(found: Minimiser, A: torch.Tensor, panel: Panel, b: torch.Tensor, out: Tensors, exponent: int) -> Found:
     """What is wanted, of A (n, p) or (n, p, w) and b (n, w) as they were solved for."""
     outputs: Found = {"solution": found.x, "status": found.status}
     if "rank" in out:
@@ -178,7 +185,7 @@ def _outputs(found: Minimiser, A: torch.Tensor, panel: Panel, b: torch.Tensor, o
     if "residual_norm" in out or "r2" in out:
         norm = _residual_norm(A, b, found.x)
         if "residual_norm" in out:
-            outputs["residual_norm"] = norm * power_of_two(panel.exponent // 2)
+            outputs["residual_norm"] = norm * power_of_two((panel.exponent + exponent) // 2)
         if "r2" in out:
             outputs["r2"] = norm
     if found.infeasible is not None:

@@ -69,6 +69,10 @@ class Factors:
     def condition(self) -> None:
         """Nothing: QR serves its matrices without one."""
 
+    def take(self, which: slice) -> Factors:
+        """Those of some matrices."""
+        return Factors(*(values[which] for values in vars(self).values()))
+
     def solve(self, b: torch.Tensor, out: torch.Tensor) -> None:
         """Put the solutions (G, p, w) of right-hand sides (G, n, w) into `out`."""
         torch.bmm(self.left, torch.bmm(self.basis.mH, b), out=out)

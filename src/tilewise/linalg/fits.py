@@ -39,6 +39,12 @@ class Fit(Protocol):
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """sqrt(W) (b - A x), (n, w)."""
 
+    def outside(self, b: torch.Tensor) -> torch.Tensor:
+        """(w,) norms of what of sqrt(W) b lies outside the column space of sqrt(W) A, without a penalty.
+
+        For DesignFit and PatternFit by the orthonormal basis: the pseudo-inverse as one matrix would leave u cond of b.
+        """
+
     def spread(self) -> torch.Tensor:
         """(p, w) or (p, 1) norms of the rows of the pseudo-inverse; NaN where the unknown cannot be estimated."""
 
@@ -94,6 +100,10 @@ class DesignFit:
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """b - A x."""
         return torch.addmm(b, self.A, x, alpha=-1)
+
+    def outside(self, b: torch.Tensor) -> torch.Tensor:
+        """Norms (w,) of b less its projection."""
+        return euclidean_norm(_outside(self.factors, b.unsqueeze(0))[0], dim=0)
 
     def spread(self) -> torch.Tensor:
         """(p, 1)."""
@@ -198,6 +208,15 @@ class PatternFit:
         """b - A x, 0 where a row is not there."""
         return torch.addmm(b, self.A, x, alpha=-1).mul_(self.weights)
 
+    def outside(self, b: torch.Tensor) -> torch.Tensor:
+        """Norms (w,) of b less its projection."""
+        norms = torch.empty_like(self.weights[0])
+        for k, (start, end) in enumerate(pairwise((0, *self.ends))):
+            where = self.order[start:end]
+            factors = self.factors.take(slice(k, k + 1))
+            norms[where] = euclidean_norm(_outside(factors, b[:, where].unsqueeze(0))[0], dim=0)
+        return norms
+
     def spread(self) -> torch.Tensor:
         """(p, w)."""
         return _spread(self.factors)[:, self.which]
@@ -266,9 +285,22 @@ class OwnFit:
         r = b - Ax
         return r if self.root is None else r * self.root
 
+    def outside(self, b: torch.Tensor) -> torch.Tensor:
+        """Norms (w,) of sqrt(W) b less its projection."""
+        rows = b if self.root is None else b * self.root
+        return euclidean_norm(_outside(self.factors, rows.t().unsqueeze(-1))[..., 0], dim=1)
+
     def spread(self) -> torch.Tensor:
         """(p, w)."""
         return _spread(self.factors)
+
+
+def _outside(factors: Factors, b: torch.Tensor) -> torch.Tensor:
+    """b (G, n, w) less its projections on the columns of the bases that count: the first, as many as the rank."""
+    basis = factors.basis[:, : b.shape[1]]
+    counts = torch.arange(basis.shape[-1], device=b.device) < factors.rank.unsqueeze(-1)
+    basis = basis * counts.unsqueeze(1)
+    return b - torch.bmm(basis, torch.bmm(basis.mH, b))
 
 
 def _spread(factors: Factors) -> torch.Tensor:

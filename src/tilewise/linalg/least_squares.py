@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewise.errors import ParameterError
+from tilewise.errors import ParameterError, and_more
 from tilewise.linalg.factors import factor
 from tilewise.linalg.fits import Patterns
 from tilewise.linalg.pixels import Found, solve_pixels
@@ -15,7 +15,7 @@ from tilewise.linalg.precision import SINGLE, SINGLE_CONDITION, common_dtype, do
 from tilewise.linalg.products import Batch, Product, Solver, solve_shared, solve_varying
 from tilewise.linalg.regression import Design, regress
 from tilewise.linalg.rows import Panel, Rules
-from tilewise.linalg.scaling import magnitude
+from tilewise.linalg.scaling import even_exponent, magnitude, scaled_by
 
 Tensors = Mapping[str, torch.Tensor]
 #: Diagnostics that one product or one batch of factors gives without a look at the rows.
@@ -87,8 +87,10 @@ def shared_rows(
     A = None if A is None else A.to(double_dtype(A)).contiguous()
     if weights is None:
         return Rules(policy, min_valid, kept), A
-    root = (weights if kept is None else weights[kept]).double().sqrt().unsqueeze(-1)
-    return Rules(policy, min_valid, kept, root), None if A is None else A * root
+    weights = (weights if kept is None else weights[kept]).double()
+    exponent = int(even_exponent(weights.amax())) if len(weights) else 0
+    root = scaled_by(weights, torch.tensor(-exponent, device=weights.device)).sqrt().unsqueeze(-1)
+    return Rules(policy, min_valid, kept, root, exponent), None if A is None else A * root
 
 
 def _check_weights(weights: torch.Tensor, there: torch.Tensor, dim: str) -> None:
@@ -96,9 +98,9 @@ def _check_weights(weights: torch.Tensor, there: torch.Tensor, dim: str) -> None
     if len(bad):
         raise ParameterError(
             "weights, which all pixels share, have a value that no weight can have",
-            got=f"{weights[bad[0]].item()} at {dim} {int(bad[0])}, and {len(bad) - 1} more",
+            got=f"{weights[bad[0]].item()} at {dim} {int(bad[0])}{and_more(len(bad) - 1)}",
             expected="finite numbers of at least 0; they multiply squared residuals",
-            do="mend the weights; 0 leaves an equation out",
+            do="mend the weights: 0 leaves an equation out, and kernel.nan_policy omit one whose weight is NaN",
         )
 
 
@@ -108,7 +110,7 @@ def _check_design(A: torch.Tensor, there: torch.Tensor, dim: str) -> None:
         row, column = bad[0].tolist()
         raise ParameterError(
             "A, which all pixels share, has a value that is not finite",
-            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}, and {len(bad) - 1} more",
+            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}{and_more(len(bad) - 1)}",
             expected="finite values",
             do=f"mend A, leave that part of {dim!r} out of A and b, give it the weight 0, or, for NaN, set "
             "kernel.nan_policy to omit",
@@ -129,7 +131,7 @@ def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
     _check_penalty(L)
     if A is None:
         return State(Design.of(rules, None), L, single=False)
-    penalty = _penalty(L, options.ridge, A.shape[1], A.device)
+    penalty = _penalty(L, options.ridge, A.shape[1], A.device, rules)
     A = A if penalty is None else A.to(double_dtype(A, penalty))
     design = Design.of(rules, A, penalty, options.rcond)
     if design.fit is None:
@@ -153,21 +155,26 @@ def _check_penalty(L: torch.Tensor | None) -> None:
         row, column = bad[0]
         raise ParameterError(
             "L has a value that is not finite",
-            got=f"{L[row, column].item()} at row {row}, unknown {column}, and {len(bad) - 1} more",
+            got=f"{L[row, column].item()} at row {row}, unknown {column}{and_more(len(bad) - 1)}",
             expected="finite values",
             do="mend L",
         )
 
 
-def _penalty(L: torch.Tensor | None, ridge: tuple[float, ...], p: int, device: torch.device) -> torch.Tensor | None:
-    """Rows (q, p) of ||L x||^2 and of the ridge, an unknown with ridge 0 having none."""
+def _penalty(
+    L: torch.Tensor | None, ridge: tuple[float, ...], p: int, device: torch.device, rules: Rules
+) -> torch.Tensor | None:
+    """Rows (q, p) of ||L x||^2 and of the ridge, an unknown with ridge 0 having none, scaled as shared weights are."""
     rows = []
     if any(ridge):
         values = torch.tensor(ridge * (p if len(ridge) == 1 else 1), dtype=torch.float64, device=device)
         rows.append(values.sqrt().diag()[values > 0])
     if L is not None:
         rows.append(L.to(double_dtype(L)))
-    return torch.cat([part.to(double_dtype(*rows)) for part in rows]) if rows else None
+    if not rows:
+        return None
+    shift = torch.tensor(-rules.exponent // 2, device=device)
+    return scaled_by(torch.cat([part.to(double_dtype(*rows)) for part in rows]), shift)
 
 
 def solve_least_squares(state: State, fields: Tensors, out: Tensors, options: Options, *, panel: int) -> None:
@@ -179,7 +186,7 @@ def solve_least_squares(state: State, fields: Tensors, out: Tensors, options: Op
     dtype = double_dtype(state.design.A, state.L, *fields.values())
     design = state.design.to(dtype)
     if design.A is None:
-        penalty = _penalty(state.L, options.ridge, out["solution"].shape[0], out["solution"].device)
+        penalty = _penalty(state.L, options.ridge, out["solution"].shape[0], out["solution"].device, design.rules)
         design = Design.of(design.rules, None, penalty, options.rcond)
     wanted = frozenset(out) | (frozenset({"absolute"}) if options.absolute and "stderr" in out else frozenset())
     if options.absolute:

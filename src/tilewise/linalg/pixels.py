@@ -121,10 +121,18 @@ def _gathered(part: Tensors, rules: Rules, shape: Sequence[int], buffers: _Buffe
     weights = None if buffers.weights is None else _fill(buffers.weights, part["weights"], rules.kept, shape)
     others = {name: _fill(into, part[name], None, shape) for name, into in buffers.others.items()}
     if rules.root is not None:
-        b *= rules.root
+        _times(b, rules.root)
         if A is not None:
-            A *= rules.root.unsqueeze(-1)
+            _times(A, rules.root.unsqueeze(-1))
     return look(rules, b, A, weights, others, buffers.mask)
+
+
+def _times(x: torch.Tensor, factor: torch.Tensor) -> None:
+    """Multiply by real numbers in place, part by part: a complex product makes NaN of an infinity."""
+    if x.is_complex():
+        torch.view_as_real(x).mul_(factor.unsqueeze(-1))
+    else:
+        x *= factor
 
 
 def _fill(into: torch.Tensor, view: torch.Tensor, kept: torch.Tensor | None, shape: Sequence[int]) -> torch.Tensor:

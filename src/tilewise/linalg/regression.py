@@ -176,10 +176,12 @@ def _described(design: Design, fit: Fit, panel: Panel, wanted: frozenset[str]) -
         "rank": fit.rank.expand(width).clone(),
         "cond": fit.cond.expand(width).clone(),
     }
+    if "outside" in wanted:
+        found["outside"] = fit.outside(panel.b)
     if not wanted & {"residual_norm", "stderr", "r2"}:
-        return found | _absolute(fit, panel, wanted)
+        return found | _absolute(design, fit, panel, wanted)
     norm = euclidean_norm(fit.residual(panel.b, x), dim=0)
-    root = power_of_two(panel.exponent // 2)
+    root = power_of_two((panel.exponent + design.rules.exponent) // 2)
     if "residual_norm" in wanted:
         found["residual_norm"] = norm * root
     if "stderr" in wanted:
@@ -188,14 +190,14 @@ def _described(design: Design, fit: Fit, panel: Panel, wanted: frozenset[str]) -
         found["stderr"] = fit.spread() * sigma
     if "r2" in wanted:
         found["r2"] = r_squared(design, panel, norm)
-    return found | _absolute(fit, panel, wanted)
+    return found | _absolute(design, fit, panel, wanted)
 
 
-def _absolute(fit: Fit, panel: Panel, wanted: frozenset[str]) -> Found:
+def _absolute(design: Design, fit: Fit, panel: Panel, wanted: frozenset[str]) -> Found:
     """Standard errors for weights that are inverse variances."""
     if "absolute" not in wanted:
         return {}
-    return {"stderr": fit.spread() * power_of_two(-panel.exponent // 2)}
+    return {"stderr": fit.spread() * power_of_two(-(panel.exponent + design.rules.exponent) // 2)}
 
 
 def r_squared(design: Design, panel: Panel, residual: torch.Tensor) -> torch.Tensor:
@@ -211,7 +213,7 @@ def r_squared(design: Design, panel: Panel, residual: torch.Tensor) -> torch.Ten
     centred = panel.b - ones * mean
     root = None if weights is None else weights.sqrt()
     total, about_mean = (euclidean_norm(v if root is None else v * root, dim=0) for v in (panel.b, centred))
-    noise = 2 * len(panel.b) * EPS * total
+    noise = 4 * len(panel.b) * EPS * total
     about_mean = torch.where(about_mean > noise, about_mean, torch.nan)
     total = torch.where(total > 0, total, torch.nan)
     return 1 - (residual / torch.where(_has_constant(design, panel), about_mean, total)) ** 2
@@ -234,14 +236,15 @@ def _has_constant(design: Design, panel: Panel) -> torch.Tensor:
 
 
 def _constant_fits(design: Design, panel: Panel) -> torch.Tensor:
-    """Whether fitting the constant leaves nothing over but what a stable solver rounds: 2 n p eps cond of it.
+    """Whether the constant lies in the column space but for what a stable solver rounds: 2 n p eps cond of it.
 
     Householder QR and the SVD find the column space of a matrix that differs by c n p u of its norm, so turned by that
-    times the condition; the fit of a constant in the exact space is off by as much.
+    times the condition at most; by less where the constant is one of the columns, which is why half of the digits are
+    asked for whatever the condition.
     """
     ones = _ones(design, panel).to(panel.b.dtype).expand_as(panel.b)
     ones = ones if panel.weights is None else ones * (panel.weights != 0)
-    fit = regress(design, replace(panel, b=ones.contiguous()), frozenset({"residual_norm"}))
+    fit = regress(design, replace(panel, b=ones.contiguous()), frozenset({"outside"}))
     size = euclidean_norm(ones if panel.weights is None else ones * panel.weights.sqrt(), dim=0)
     tolerance = (2 * len(panel.b) * fit["solution"].shape[0] * EPS * fit["cond"]).clamp(max=EPS**0.5)
-    return fit["residual_norm"] <= tolerance * size * power_of_two(panel.exponent // 2)
+    return fit["outside"] <= tolerance * size

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tilewise.linalg.scaling import exponent_of, power_of_two
+from tilewise.linalg.scaling import even_exponent, power_of_two
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,15 @@ class Rules:
         (m,) int64: rows of the inputs that what all pixels share leaves there; None where those are all.
     root
         (m, 1) float64: square roots of weights that all pixels share, by which the rows are multiplied; None for ones.
+    exponent
+        Even: those weights are 2^exponent times the squares of the roots, the largest of which is in [1/2, 1).
     """
 
     policy: str = "propagate"
     min_valid: int = 1
     kept: torch.Tensor | None = None
     root: torch.Tensor | None = None
+    exponent: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,7 @@ def _with_weights(
     count: torch.Tensor,
     others: Mapping[str, torch.Tensor],
 ) -> Panel:
-    exponent = exponent_of(weights.amax(0) if len(weights) else torch.zeros_like(count).double())
-    exponent = (exponent + exponent % 2).clamp(-1022, 1022)  # even, so that its root is a power of two as well
+    exponent = even_exponent(weights.amax(0) if len(weights) else torch.zeros_like(count).double())
     return Panel(b, A, weights.mul_(power_of_two(-exponent)), False, exponent, count, others)
 
 

@@ -36,6 +36,12 @@ def exponent_of(size: torch.Tensor) -> torch.Tensor:
     return torch.frexp(size).exponent.long()
 
 
+def even_exponent(size: torch.Tensor) -> torch.Tensor:
+    """An even exponent e, whose half is that of the root: size 2^-e is in [1/4, 1), but at the ends of the range."""
+    exponent = exponent_of(size)
+    return (exponent + exponent % 2).clamp(_LOWEST, -_LOWEST)
+
+
 def euclidean_norm(x: torch.Tensor, dim: int) -> torch.Tensor:
     """2-norm along `dim`, as of a real dtype, without overflow or underflow of the squares.
 

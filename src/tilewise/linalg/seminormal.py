@@ -182,6 +182,10 @@ class GramFit:
         weights = self._weights(b)
         return torch.addmm(b, self.gram.S, z, alpha=-1) * (weights if self.panel.binary else weights.sqrt())
 
+    def outside(self, b: torch.Tensor) -> torch.Tensor:
+        """Norms (w,) of sqrt(W) b less its projection: what a refined fit leaves."""
+        return euclidean_norm(self.residual(b, self.solve(b)), dim=0)
+
     def spread(self) -> torch.Tensor:
         """(p, w)."""
         norms = euclidean_norm(self._inverse(), dim=0)

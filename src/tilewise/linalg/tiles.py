@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewise.errors import ParameterError
+from tilewise.errors import ParameterError, and_more
 from tilewise.linalg.precision import double_dtype
 from tilewise.linalg.products import Batch, Solver, solve_shared, solve_varying
 from tilewise.linalg.square import FACTOR, SquareFactors, referenced
@@ -61,7 +61,7 @@ def finite(A: torch.Tensor, dim: str) -> torch.Tensor:
         row, column = bad[0].tolist()
         raise ParameterError(
             "A, which all pixels share, has a value that is not finite",
-            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}, and {len(bad) - 1} more",
+            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}{and_more(len(bad) - 1)}",
             expected="finite values",
             do=f"mend A, or leave that part of {dim!r} out of A and b",
         )
