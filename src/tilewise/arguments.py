@@ -80,8 +80,12 @@ def _sets(kernel: Kernel) -> str:
 def _by_position(
     kernel: Kernel, fields: Sequence[Any], named: Mapping[str, Any], sets: Sequence[tuple[str, ...]]
 ) -> dict[str, Any]:
+    first = set(next(iter(kernel.input_sets), ()))
+    # What goes with the first inputs if wanted is given by position after all of them, or by name: A named and two
+    # fields by position are an input given twice, not b and its weights.
+    optional = {name for names in kernel.input_sets if set(names) > first for name in set(names) - first}
     for left in sets:
-        if len(left) == len(fields):
+        if len(left) == len(fields) and not (first & set(named) and optional & set(left)):
             return dict(zip(left, fields, strict=True))
     by_name = "".join(f", {name}=" for name in named)
     raise DimensionError(

@@ -126,9 +126,10 @@ def run_program(program: Program, workers: Workers, on_block: OnResult) -> None:
 
 
 def _raise(program: Program, record: TileRecord) -> None:
+    mended = "To mend it: " in record.error  # a message that says itself what to do
     raise TileError(
-        f"{program.grid.tile(record.number)} failed: {record.error}",
-        do="mend the cause and run again with --overwrite",
+        f"{program.grid.tile(record.number)} failed: {record.error.removesuffix('.')}",
+        do="" if mended else "mend the cause and run again with --overwrite",
     ) from _WorkerTraceback(record.details)
 
 
