@@ -94,9 +94,10 @@ class Lstsq(Kernel, name="lstsq"):
         Factor of |x|^2 in what is minimised, in units of A squared: one number of at least 0, or one for each unknown,
         where 0 leaves an unknown free.
     precision
-        How a shared pseudo-inverse is applied where all rows count alike: "float32", "float64", or "auto", which is
-        float32 where A and b are no wider and the condition times 2^-24 is at most 1e-5. Under "float32" a b beyond
-        its range is non_finite. Everything else, gaps, weights and ridges among it, is computed in float64.
+        How a shared pseudo-inverse is applied where nothing has to be looked at row by row: no weights, ridge or L,
+        `nan_policy` "propagate", and no diagnostics but rank and residual_norm. "float32", "float64", or "auto",
+        which is float32 where A and b are no wider and the condition times 2^-24 is at most 1e-5. Under float32 a
+        product beyond its range is non_finite. Everything else is computed in float64.
     deficient
         "min_norm" keeps the minimum-norm solution where the rank is less than the number of unknowns; "nan" puts
         NaN there. The status says so in either case.
