@@ -122,10 +122,10 @@ def test_tiles_do_not_matter(tmp_path: Path, example: contract.Example) -> None:
             contract.agree(n, values, results[0][n], example.bound(n, results[0]))
 
 
-#: Every kernel in processes of a pool. Workers of a LocalCluster differ from those of others, which run every kernel,
-#: in how they are started: no kernel knows of that.
-LOCAL = [("processes", example) for example in FIRST]
-LOCAL += [("local", example) for example in FIRST if example.kernel.name in ("norm", "lstsq")]
+#: Workers of others run every kernel (below). Those that are started here differ in how they are started, of which no
+#: kernel knows: one without and one with a shared input to prepare in each process.
+LOCAL = [("processes", example) for example in FIRST if example.kernel.name in ("norm", "nnls")]
+LOCAL += [("local", example) for example in FIRST if example.kernel.name == "lstsq"]
 
 
 @pytest.mark.parametrize(("kind", "example"), LOCAL, ids=lambda value: value if isinstance(value, str) else name(value))

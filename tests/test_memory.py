@@ -42,11 +42,9 @@ def netcdf(path: Path, chunks: tuple[int, ...] | None) -> str:
 PACKED = {"scale_factor": 0.1, "add_offset": 5.0, "_FillValue": -1}
 STORES: dict[str, dict[str, Any]] = {
     "chunked": {"dtype": "float32"},
-    "uncompressed": {"dtype": "float64", "compressors": None},
     "sharded": {"dtype": "float32", "chunks": (20, 50, 50), "shards": CHUNK},
     "promoted": {"dtype": ">i2", "zarr_format": 2},
     "row by row": {"dtype": "float32", "chunks": (1, 500, 1000)},
-    "packed": {"dtype": "int16", "attrs": PACKED},
     "packed and sharded": {"dtype": "int16", "attrs": PACKED, "chunks": (20, 50, 50), "shards": CHUNK},
 }
 OUTPUTS: dict[str, dict[str, Any]] = {
@@ -61,11 +59,9 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     ("source", "output", "kind"),
     [
         ("chunked", "chunked", "processes"),
-        ("uncompressed", "sharded", "processes"),
         ("sharded", "ragged", "processes"),
-        ("promoted", "chunked", "local"),
+        ("promoted", "sharded", "local"),
         ("row by row", "sharded", "local"),
-        ("packed", "packed", "processes"),
         ("packed and sharded", "packed", "processes"),
         ("netcdf", "chunked", "processes"),
         ("netcdf without chunks", "packed", "processes"),

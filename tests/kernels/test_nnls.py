@@ -166,7 +166,7 @@ def problems(draw):
 
 
 @given(problems())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_pixel_is_an_exact_minimiser(problem):
     A, A_dims, b, others, options = problem
     found = nnls(A, b, A_dims, ("e", "x", "s"), others=others, diagnostics=ALL, **options)
@@ -424,7 +424,7 @@ def test_a_poisoned_pixel_changes_no_other(value, varying, one):
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(-498, 498), min_size=3, max_size=3), st.integers(-490, 490))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_columns_in_any_units_have_the_answer_in_those_units(seed, units, level):
     rng = np.random.default_rng(seed)
     A, b = rng.standard_normal((5, 3)), rng.standard_normal((5, 4))
@@ -452,7 +452,7 @@ def test_unknowns_that_sum_to_one_in_columns_of_very_different_size(level, varyi
 # Memory
 
 
-@pytest.mark.parametrize("shape", [(50, 4), (12, 30), (30, 12)])
+@pytest.mark.parametrize("shape", [(50, 4), (6, 12), (30, 12)])
 @pytest.mark.parametrize("kind", ["shared", "gaps", "own"])
 @pytest.mark.parametrize("one", [False, True])
 def test_footprint_and_workspace_hold(shape, kind, one):
