@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import stores
+import tilewise
 from faults import Copy, FailsAt
 from tilewise import engine
 from tilewise.errors import TileError
@@ -110,3 +112,45 @@ def test_pixels_are_counted_by_status() -> None:
     status = np.array([0] * 70000 + [3, 255, 3], dtype="uint8")
     assert engine._count(status) == {0: 70000, 3: 2, 255: 1}
     assert engine._count(None) == {}
+
+
+LINE = np.stack([np.ones(5), np.arange(5.0)], axis=1)
+
+
+def fit(tmp_path: Path, kernel: tilewise.Lstsq, b: Any) -> tilewise.Job:
+    """A line through b (date, y, x), in this process."""
+    fields = {"A": (("date", "term"), LINE), "b": (("date", "y", "x"), b)}
+    path = stores.write(tmp_path / "in.zarr", fields, chunks={"y": 2, "x": 3})
+    output = str(tmp_path / "out.zarr")
+    return tilewise.Job(
+        kernel=kernel, inputs={"A": path, "b": path}, output=output, cluster=tilewise.Cluster(kind="threads", workers=1)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstructs(tilewise.Lstsq, name="test_obstructs"):
+    """Puts a file where the chunks of a diagnostic belong, once the output is there."""
+
+    place: str
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        super().compute(state, fields, out, panel=panel)
+        if Path(self.place).exists():
+            (Path(self.place) / "c").touch()
+
+
+@pytest.mark.parametrize("name", ["rank", "stderr"])
+def test_no_status_is_written_before_all_else_of_its_tile(tmp_path: Path, name: Any) -> None:
+    kernel = Obstructs(dim="date", diagnostics=(name,), place=str(tmp_path / "out.zarr" / name))
+    with pytest.raises(TileError):
+        tilewise.run(fit(tmp_path, kernel, np.ones((5, 4, 6))))
+    assert (stores.read(tmp_path / "out.zarr", "status") == tilewise.Status.NOT_COMPUTED).all()
+
+
+def test_a_failed_tile_says_once_what_to_do(tmp_path: Path) -> None:
+    b = np.ones((5, 4, 6))
+    b[1, 3, 4] = np.nan
+    with pytest.raises(TileError, match=r"tile \d \(y=2:4, x=3:6\) failed: .* pixel \(1, 1\) of the tile") as found:
+        tilewise.run(fit(tmp_path, tilewise.Lstsq(dim="date", nan_policy="raise"), b))
+    assert str(found.value).count("To mend it") == 1
+    assert ".." not in str(found.value)

@@ -128,3 +128,10 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, place: str) -> No
     with pytest.raises(ConfigError, match="check its path"):
         save("a: 1\n", tmp_path / place, force=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_goes_with_the_inputs_is_told_from_what_replaces_them() -> None:
+    lstsq, affine_norm = template("lstsq"), template("affine_norm")
+    assert "  # And, if wanted:\n  #weights: weights.zarr\n  #L: L.zarr\n" in lstsq
+    assert "instead" not in lstsq[lstsq.index("\ninputs:") : lstsq.index("\noutput:")]
+    assert "  # Or, instead of primitives:\n  #scale: scale.zarr\n  #offset: offset.zarr\n" in affine_norm

@@ -10,13 +10,13 @@ import torch
 from tilewise.errors import ParameterError
 from tilewise.linalg.batching import designs_at_once
 from tilewise.linalg.compression import Compressed, compress_own, compress_shared
-from tilewise.linalg.least_squares import shared_rows
 from tilewise.linalg.nonnegative import Constraints, Minimiser, can_sum_to_one, solve_compressed
 from tilewise.linalg.pixels import Found, solve_pixels
 from tilewise.linalg.projection import PROJECTED, solve_by_projection
 from tilewise.linalg.regression import Design, r_squared
 from tilewise.linalg.rows import Panel, Rules
 from tilewise.linalg.scaling import euclidean_norm, power_of_two
+from tilewise.linalg.shared import shared_rows
 
 Tensors = Mapping[str, torch.Tensor]
 

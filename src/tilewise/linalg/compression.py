@@ -15,14 +15,12 @@ from dataclasses import dataclass
 import torch
 
 from tilewise.fields import Status
+from tilewise.linalg.batching import residuals_at_once
 from tilewise.linalg.exchange import Table
 from tilewise.linalg.factors import EPS, ILL_CONDITIONED
 from tilewise.linalg.orthogonal import orthogonalise, project, triangular_inverse
 from tilewise.linalg.passive_sets import OwnSets, Sets, SharedSets, U
 from tilewise.linalg.scaling import batch_first, column_scaled, euclidean_norm, scaled_by
-
-#: Elements of residuals that are held at a time: 1 MiB of float64.
-_RESIDUALS = 2**17
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Compressed:
         """Q^T (b - A y) (p, w); where A is shared a few pixels at a time, whose residuals stay in cache."""
         if self.A.dim() == 3:
             return self.project(self.residual(b, y))
-        step = max(64, _RESIDUALS // len(b) // 64 * 64)
+        step = residuals_at_once(len(b))
         parts = [slice(start, start + step) for start in range(0, b.shape[1], step)]
         return torch.cat([self.project(self.residual(b[:, part], y[:, part])) for part in parts], 1)
 

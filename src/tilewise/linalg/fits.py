@@ -49,8 +49,33 @@ class Fit(Protocol):
         """(p, w) or (p, 1) norms of the rows of the pseudo-inverse; NaN where the unknown cannot be estimated."""
 
 
+class _Factored:
+    """A fit with the factors of one stacked design, or of one a pixel: its last axis is 1 or w."""
+
+    factors: Factors
+
+    @property
+    def rank(self) -> torch.Tensor:
+        """(1,) or (w,)."""
+        return self.factors.rank
+
+    @property
+    def status(self) -> torch.Tensor:
+        """(1,) or (w,)."""
+        return self.factors.status
+
+    @property
+    def cond(self) -> torch.Tensor:
+        """(1,) or (w,)."""
+        return self.factors.cond
+
+    def spread(self) -> torch.Tensor:
+        """(p, 1) or (p, w)."""
+        return _spread(self.factors)
+
+
 @dataclass(frozen=True)
-class DesignFit:
+class DesignFit(_Factored):
     """One design for all pixels, whose rows are all there.
 
     Attributes
@@ -78,21 +103,6 @@ class DesignFit:
         factors = factor_svd(stacked.unsqueeze(-1), rcond)
         return cls(A, factors.pseudoinverse()[0, :, : len(A)].contiguous(), factors)
 
-    @property
-    def rank(self) -> torch.Tensor:
-        """(1,)."""
-        return self.factors.rank
-
-    @property
-    def status(self) -> torch.Tensor:
-        """(1,)."""
-        return self.factors.status
-
-    @property
-    def cond(self) -> torch.Tensor:
-        """(1,)."""
-        return self.factors.cond
-
     def solve(self, b: torch.Tensor) -> torch.Tensor:
         """Solutions (p, w) of b (n, w): within gamma_n |P||b| of the exact product."""
         return self.pseudoinverse @ b
@@ -104,10 +114,6 @@ class DesignFit:
     def outside(self, b: torch.Tensor) -> torch.Tensor:
         """Norms (w,) of b less its projection."""
         return euclidean_norm(_outside(self.factors, b.unsqueeze(0))[0], dim=0)
-
-    def spread(self) -> torch.Tensor:
-        """(p, 1)."""
-        return _spread(self.factors)
 
 
 @dataclass
@@ -223,7 +229,7 @@ class PatternFit:
 
 
 @dataclass(frozen=True)
-class OwnFit:
+class OwnFit(_Factored):
     """A weighted design of its own for each pixel.
 
     Attributes
@@ -255,21 +261,6 @@ class OwnFit:
         extra = 0 if penalty is None else len(penalty)
         return cls(A, root, factor(matrices, rcond, rows=panel.count + extra, want_cond=want_cond))
 
-    @property
-    def rank(self) -> torch.Tensor:
-        """(w,)."""
-        return self.factors.rank
-
-    @property
-    def status(self) -> torch.Tensor:
-        """(w,)."""
-        return self.factors.status
-
-    @property
-    def cond(self) -> torch.Tensor:
-        """(w,)."""
-        return self.factors.cond
-
     def solve(self, b: torch.Tensor) -> torch.Tensor:
         """Solutions (p, w) of b (n, w)."""
         rhs = (b if self.root is None else b * self.root).t().unsqueeze(1)
@@ -289,10 +280,6 @@ class OwnFit:
         """Norms (w,) of sqrt(W) b less its projection."""
         rows = b if self.root is None else b * self.root
         return euclidean_norm(_outside(self.factors, rows.t().unsqueeze(-1))[..., 0], dim=1)
-
-    def spread(self) -> torch.Tensor:
-        """(p, w)."""
-        return _spread(self.factors)
 
 
 def _outside(factors: Factors, b: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,20 @@ import torch
 
 from tilewise.linalg.blocks import PAD, boxes, padded
 
-__all__ = ["PAD", "arrange", "box_of", "box_size", "boxes", "merge_tile_axes", "one_thread", "padded"]
+__all__ = ["PAD", "arrange", "box_of", "box_size", "boxes", "core_of", "merge_tile_axes", "one_thread", "padded"]
+
+
+#: Leading axes of fields and outputs of linear systems that are not tile axes; all others have none.
+_CORE = {"A": 2, "b": 1, "weights": 1, "upper": 1, "solution": 1, "stderr": 1}
+
+
+def core_of(name: str) -> int:
+    """How many leading axes of a field or an output of a linear system are not tile axes.
+
+    >>> core_of("A"), core_of("status")
+    (2, 0)
+    """
+    return _CORE.get(name, 0)
 
 
 def arrange(tensor: torch.Tensor, dims: Sequence[str], core: Sequence[str], tile_dims: Sequence[str]) -> torch.Tensor:

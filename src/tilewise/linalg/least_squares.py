@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewise.errors import ParameterError, and_more
+from tilewise.errors import ParameterError
 from tilewise.linalg.factors import factor
 from tilewise.linalg.fits import Patterns
 from tilewise.linalg.pixels import Found, solve_pixels
@@ -15,7 +15,8 @@ from tilewise.linalg.precision import SINGLE, SINGLE_CONDITION, common_dtype, do
 from tilewise.linalg.products import Batch, Product, Solver, solve_shared, solve_varying
 from tilewise.linalg.regression import Design, regress
 from tilewise.linalg.rows import Panel, Rules
-from tilewise.linalg.scaling import even_exponent, magnitude, scaled_by
+from tilewise.linalg.scaling import magnitude, scaled_by
+from tilewise.linalg.shared import check_finite, shared_rows
 
 Tensors = Mapping[str, torch.Tensor]
 #: Diagnostics that one product or one batch of factors gives without a look at the rows.
@@ -60,63 +61,6 @@ class State:
         return rules.kept is None and rules.root is None and self.L is None
 
 
-def shared_rows(
-    A: torch.Tensor | None, weights: torch.Tensor | None, dim: str, *, policy: str, min_valid: int
-) -> tuple[Rules, torch.Tensor | None]:
-    """How rows are read, by what all pixels share of A (n, p) and weights (n,); and A in double precision, with them.
-
-    Raises
-    ------
-    ParameterError
-        A weight that no row may have, or a value that is not finite in a row of A that is there.
-    """
-    rules = Rules(policy, min_valid)
-    if A is None and weights is None:
-        return rules, None
-    there = torch.ones(len(A if weights is None else weights), dtype=torch.bool)  # type: ignore[arg-type]
-    there = there.to((A if weights is None else weights).device)  # type: ignore[union-attr]
-    if weights is not None:
-        there &= weights != 0
-        there &= ~(weights.isnan() & (policy == "omit"))
-        _check_weights(weights, there, dim)
-    if A is not None:
-        there &= ~(A.isnan().any(1) & (policy == "omit"))
-        _check_design(A, there, dim)
-    kept = None if bool(there.all()) else there.nonzero().flatten()
-    A = A if A is None or kept is None else A[kept]
-    A = None if A is None else A.to(double_dtype(A)).contiguous()
-    if weights is None:
-        return Rules(policy, min_valid, kept), A
-    weights = (weights if kept is None else weights[kept]).double()
-    exponent = int(even_exponent(weights.amax())) if len(weights) else 0
-    root = scaled_by(weights, torch.tensor(-exponent, device=weights.device)).sqrt().unsqueeze(-1)
-    return Rules(policy, min_valid, kept, root, exponent), None if A is None else A * root
-
-
-def _check_weights(weights: torch.Tensor, there: torch.Tensor, dim: str) -> None:
-    bad = (~((weights >= 0) & weights.isfinite()) & there).nonzero().flatten()
-    if len(bad):
-        raise ParameterError(
-            "weights, which all pixels share, have a value that no weight can have",
-            got=f"{weights[bad[0]].item()} at {dim} {int(bad[0])}{and_more(len(bad) - 1)}",
-            expected="finite numbers of at least 0; they multiply squared residuals",
-            do="mend the weights: 0 leaves an equation out, and kernel.nan_policy omit one whose weight is NaN",
-        )
-
-
-def _check_design(A: torch.Tensor, there: torch.Tensor, dim: str) -> None:
-    bad = (~A.isfinite() & there.unsqueeze(-1)).nonzero()
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise ParameterError(
-            "A, which all pixels share, has a value that is not finite",
-            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}{and_more(len(bad) - 1)}",
-            expected="finite values",
-            do=f"mend A, leave that part of {dim!r} out of A and b, give it the weight 0, or, for NaN, set "
-            "kernel.nan_policy to omit",
-        )
-
-
 def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
     """Factor what all pixels share, once: any of A (n, p), weights (n,) and L (q, p).
 
@@ -128,7 +72,8 @@ def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
     A, weights = shared.get("A"), shared.get("weights")
     rules, A = shared_rows(A, weights, dim, policy=options.policy, min_valid=options.min_valid)
     L = shared.get("L")
-    _check_penalty(L)
+    if L is not None:
+        check_finite("L", L, "row", do="mend L")
     if A is None:
         return State(Design.of(rules, None), L, single=False)
     penalty = _penalty(L, options.ridge, A.shape[1], A.device, rules)
@@ -147,18 +92,6 @@ def least_squares_state(shared: Tensors, dim: str, options: Options) -> State:
         )
     well = float(design.fit.cond) <= SINGLE_CONDITION
     return State(design, L, single=shared["A"].dtype in SINGLE and well and held)
-
-
-def _check_penalty(L: torch.Tensor | None) -> None:
-    bad = [] if L is None else (~L.isfinite()).nonzero().tolist()
-    if L is not None and bad:
-        row, column = bad[0]
-        raise ParameterError(
-            "L has a value that is not finite",
-            got=f"{L[row, column].item()} at row {row}, unknown {column}{and_more(len(bad) - 1)}",
-            expected="finite values",
-            do="mend L",
-        )
 
 
 def _penalty(

@@ -1,10 +1,11 @@
 """Least squares with bounds, min ||A x - b|| for 0 <= x <= upper and, where asked, sum x = 1, for panels of pixels.
 
-The p x p problem that stands for it (`compression`) is solved by block exchange or by active sets, and the solution is
-taken to the data as given: it is improved once with r = b - A x, and the conditions for a minimiser are checked with
-that residual for every pixel. With n rows, rounding in r and A^T r is at most (n + p + 3) u ||a_j|| times (||b|| + sum
-||a_k|| x_k), and a backward stable solution leaves c u of the same, c a modest constant times n p. A pixel in which
-some a_j^T r exceeds 4 n p u ||a_j|| (||b|| + sum ||a_k|| x_k), or has the wrong sign beyond it, is not_converged.
+The p x p problem that stands for it (`compression`) is solved by block exchange or by active sets, and the conditions
+for a minimiser are checked for every pixel: in the p x p problem where one A serves all and few unknowns a table
+(`solve_projected`), else in the data as given, after one improvement by r = b - A x. With n rows, rounding in r and
+A^T r is at most (n + p + 3) u ||a_j|| times (||b|| + sum ||a_k|| x_k), and a backward stable solution leaves c u of the
+same, c a modest constant times n p. A pixel in which some a_j^T r exceeds 4 n p u ||a_j|| (||b|| + sum ||a_k|| x_k), or
+has the wrong sign beyond it, is not_converged.
 
 Uniqueness. Any two minimisers differ by a null vector of A, which is zero for unknowns whose a_j^T r keeps them at a
 bound; so x is unique if the columns of all others are independent (less their sum, where that is known).

@@ -18,7 +18,7 @@ import torch
 
 from tilewise.errors import MissingValueError
 from tilewise.fields import Status
-from tilewise.linalg.layout import box_of, boxes, merge_tile_axes, padded
+from tilewise.linalg.layout import box_of, boxes, core_of, merge_tile_axes, padded
 from tilewise.linalg.rows import Look, Panel, Rules, look
 
 Tensors = Mapping[str, torch.Tensor]
@@ -27,8 +27,6 @@ Tensors = Mapping[str, torch.Tensor]
 Found = dict[str, torch.Tensor]
 Solver = Callable[[Panel], Found]
 
-#: Leading axes of a field or an output that are not tile axes; of any other it is 0.
-_CORE = {"A": 2, "b": 1, "weights": 1, "upper": 1, "solution": 1, "stderr": 1}
 #: Outputs that stand for the data and the matrix, and stay where a solution is not given.
 _KEPT = ("status", "rank", "n_valid", "condition")
 
@@ -76,7 +74,7 @@ def solve_pixels(
     """
     tile = out["status"].shape
     names = {**fields, **out}
-    core = {name: _CORE.get(name, 0) for name in names}
+    core = {name: core_of(name) for name in names}
     if not tile:
         names = {name: view.unsqueeze(-1) for name, view in names.items()}
     views = merge_tile_axes(names, core)

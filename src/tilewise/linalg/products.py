@@ -20,11 +20,9 @@ import torch
 
 from tilewise.fields import Status
 from tilewise.linalg.batching import batch_shape
-from tilewise.linalg.layout import box_of, box_size, boxes, merge_tile_axes
+from tilewise.linalg.layout import box_of, box_size, boxes, core_of, merge_tile_axes
 from tilewise.linalg.scaling import batch_first, euclidean_norm
 
-#: Leading axes of each view that are not tile axes.
-_CORE = {"A": 2, "b": 1, "solution": 1, "status": 0, "rank": 0, "condition": 0, "residual_norm": 0}
 #: What says of a pixel that its data or its solution is not finite.
 _OF_NON_FINITE = {"status": int(Status.NON_FINITE), "rank": -1, "condition": math.nan}
 
@@ -136,7 +134,7 @@ def solve_varying(
     A = torch.empty(n * p * count, dtype=dtype, device=views["A"].device)
     everywhere = (slice(None),) * len(right_hand_sides)
     for box in boxes(matrices, count):
-        part = {name: box_of(view, _CORE[name], box + everywhere) for name, view in views.items()}
+        part = {name: box_of(view, core_of(name), box + everywhere) for name, view in views.items()}
         size = box_size(box)
         gathered = referenced(_gathered(part["A"], lead, A[: n * p * size].view(n, p, size)))
         batch = _factored(factor, gathered, want_matrices="residual_norm" in views)
@@ -148,13 +146,13 @@ def _split_tile_axes(views: Views) -> tuple[dict[str, torch.Tensor], int]:
     count = views["status"].dim()
     varies = [i for i in range(count) if "A" in views and views["A"].shape[2 + i] != 1]
     order = varies + [i for i in range(count) if i not in varies]
-    moved = {name: _permuted(view, _CORE[name], order) for name, view in views.items()}
+    moved = {name: _permuted(view, core_of(name), order) for name, view in views.items()}
     if count:
-        moved = merge_tile_axes(moved, {name: _CORE[name] for name in moved})
+        moved = merge_tile_axes(moved, {name: core_of(name) for name in moved})
     tile = moved["A"].shape[2:] if "A" in moved else ()
     lead = sum(size != 1 for size in tile)
     if lead == 0:
-        moved = {name: view.unsqueeze(_CORE[name]) for name, view in moved.items()}
+        moved = {name: view.unsqueeze(core_of(name)) for name, view in moved.items()}
         lead = 1
     if moved["status"].dim() == lead:
         moved = {name: view.unsqueeze(-1) for name, view in moved.items()}
@@ -212,7 +210,7 @@ def _fill(batch: Batch, views: Views, lead: int, buffers: _Buffers) -> None:
     lost = batch.lost if bool(batch.lost.any()) else None
     for box in boxes(shape[lead:], buffers.b.shape[-1]):
         whole = (slice(None),) * lead + box
-        part = {name: box_of(view, _CORE[name], whole) for name, view in views.items() if name != "A"}
+        part = {name: box_of(view, core_of(name), whole) for name, view in views.items() if name != "A"}
         _solve_panel(batch, lost, part, lead, buffers)
 
 

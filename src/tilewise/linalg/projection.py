@@ -15,13 +15,12 @@ import torch
 from tilewise.linalg.batching import PROJECTED_PIXELS, projected_at_once
 from tilewise.linalg.compression import Compressed
 from tilewise.linalg.exchange import Table
-from tilewise.linalg.layout import box_of, box_size, boxes, merge_tile_axes
+from tilewise.linalg.layout import box_of, box_size, boxes, core_of, merge_tile_axes
 from tilewise.linalg.nonnegative import Constraints, Minimiser, complete, solve_projected
 
 Tensors = Mapping[str, torch.Tensor]
 #: Outputs that need no residual of b.
 PROJECTED = frozenset({"solution", "status", "rank", "n_valid", "condition"})
-_CORE = {"b": 1, "solution": 1}
 
 
 def solve_by_projection(
@@ -39,10 +38,11 @@ def solve_by_projection(
     views = {"b": b, **out}
     if b.dim() == 1:
         views = {name: view.unsqueeze(-1) for name, view in views.items()}
-    views = merge_tile_axes(views, {name: _CORE.get(name, 0) for name in views})
+    core = {name: core_of(name) for name in views}
+    views = merge_tile_axes(views, core)
     project = _Projector(compressed.Q)
     for box in boxes(views["status"].shape, PROJECTED_PIXELS):
-        part = {name: box_of(view, _CORE.get(name, 0), box) for name, view in views.items()}
+        part = {name: box_of(view, core[name], box) for name, view in views.items()}
         mine = part.pop("b")
         found = _solved(compressed, table, constraints, mine, project(mine))
         if found is None:

@@ -124,15 +124,15 @@ def _few_patterns(design: Design, panel: Panel) -> tuple[torch.Tensor, torch.Ten
 def _by_gram(design: Design, gram: Gram, panel: Panel, wanted: frozenset[str]) -> Found:
     """Seminormal equations where they are safe."""
     fit = gram.fit(panel, design.rcond)
+    others = replace(design, gram=None)
     if not bool(fit.served.any()):
-        return _apart(design, panel, wanted)
+        return regress(others, panel, wanted)
     found = _described(design, fit, panel, wanted)
     if "condition" in wanted:
         found["cond"] = fit.exact_cond()
     if not bool(fit.served.all()):
         where = (~fit.served).nonzero().flatten()
-        rest = panel.take(where)
-        _put(regress(replace(design, gram=None), rest, wanted), where, found)
+        _put(regress(others, panel.take(where), wanted), where, found)
     return found
 
 
@@ -203,13 +203,14 @@ def _absolute(design: Design, fit: Fit, panel: Panel, wanted: frozenset[str]) ->
 def r_squared(design: Design, panel: Panel, residual: torch.Tensor) -> torch.Tensor:
     """1 - ||sqrt(W) (b - A x)||^2 / ||sqrt(W) (b - m)||^2, with m the weighted mean where A holds the constant, else 0.
 
-    The mean of n numbers is within gamma_n of the exact one, relative to theirs: centred values below 2 n eps of them
-    are nothing but rounding, and so would the quotient be. It is NaN then, as it is for b = 0.
+    The mean of n numbers is within gamma_n of the exact one, relative to theirs; complex products and centring leave
+    room for as much again: centred values below 4 n eps of b are nothing but rounding, and so would the quotient be.
+    It is NaN then, as it is for b = 0.
     """
     ones = _ones(design, panel)
     weights = panel.weights
-    weighted = ones.abs() if weights is None else ones.abs() * weights
-    mean = (weighted * panel.b).sum(0) / (weighted * ones.abs()).sum(0)
+    weighted = ones if weights is None else ones * weights
+    mean = (weighted * panel.b).sum(0) / (weighted * ones).sum(0)
     centred = panel.b - ones * mean
     root = None if weights is None else weights.sqrt()
     total, about_mean = (euclidean_norm(v if root is None else v * root, dim=0) for v in (panel.b, centred))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewise.errors import ParameterError, and_more
 from tilewise.linalg.precision import double_dtype
 from tilewise.linalg.products import Batch, Solver, solve_shared, solve_varying
+from tilewise.linalg.shared import check_finite
 from tilewise.linalg.square import FACTOR, SquareFactors, referenced
 
 Tensors = Mapping[str, torch.Tensor]
@@ -31,7 +31,8 @@ def square_state(A: torch.Tensor, dim: str, *, assume_a: str, want_rank: bool) -
     ParameterError
         A has a value that is not finite.
     """
-    used = finite(A if assume_a == "general" else A.tril(), dim)
+    used = A if assume_a == "general" else A.tril()
+    check_finite("A, which all pixels share,", used, dim, do=f"mend A, or leave that part of {dim!r} out of A and b")
     double = referenced(used.to(double_dtype(A), copy=True).contiguous(), assume_a)
     return SquareState(double.unsqueeze(0), FACTOR[assume_a](double.unsqueeze(-1), want_rank=want_rank))
 
@@ -52,17 +53,3 @@ def solve_square(
     dtype = double_dtype(state.A, fields["b"])
     batch = Batch(state.factors.to(dtype), state.factors.lost, state.A.to(dtype))
     solve_shared(batch, {**fields, **out}, dtype, panel=panel)
-
-
-def finite(A: torch.Tensor, dim: str) -> torch.Tensor:
-    """A shared A (n, p), once it is finite."""
-    bad = (~A.isfinite()).nonzero()
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise ParameterError(
-            "A, which all pixels share, has a value that is not finite",
-            got=f"{A[row, column].item()} at {dim} {row}, unknown {column}{and_more(len(bad) - 1)}",
-            expected="finite values",
-            do=f"mend A, or leave that part of {dim!r} out of A and b",
-        )
-    return A
