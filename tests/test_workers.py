@@ -27,6 +27,10 @@ LAYOUTS = {
 }
 
 
+def GO_ON() -> bool:  # noqa: N802 - a constant
+    return True
+
+
 def window(function: Any, first: int, count: int, name: str) -> da.Array:
     return da.map_blocks(
         partial(function, first), chunks=((1,) * count,), dtype=object, meta=np.empty((0,), object), name=name
@@ -39,7 +43,7 @@ def test_every_block_of_every_window_comes_back_once(kind: str) -> None:
     results: list[int] = []
     with open_workers(LAYOUTS[kind], "test") as workers:
         windows = (window(square, 10 * k, 10, f"test-{kind}-{k}") for k in range(5))
-        workers.stream(windows, results.append)
+        workers.stream(windows, lambda key, result: results.append(result), GO_ON)
         pid, concurrency, script = workers.call(facts)
         with pytest.raises(ParameterError, match="no; got: 1"):
             workers.call(refuse)
@@ -60,16 +64,16 @@ def test_windows_are_asked_for_as_they_are_needed() -> None:
             yield window(square, 10 * k, 10, f"test-rolling-{k}")
 
     with open_workers(LAYOUTS["threads"], "test") as workers:
-        workers.stream(windows(), done.append)
+        workers.stream(windows(), lambda key, result: done.append(result), GO_ON)
     assert asked == [0, 10, 20, 30]
 
 
 def test_what_a_watcher_raises_ends_the_stream() -> None:
-    def stop(result: int) -> None:
+    def stop(key: Any, result: int) -> None:
         raise KeyError(result)
 
     with open_workers(LAYOUTS["threads"], "test") as workers, pytest.raises(KeyError):
-        workers.stream([window(square, 0, 10, "test-stop")], stop)
+        workers.stream([window(square, 0, 10, "test-stop")], stop, GO_ON)
     assert not [t for t in threading.enumerate() if t.name.startswith("tilewise")]
 
 
@@ -79,7 +83,7 @@ def test_a_lost_worker_is_an_error_that_says_so(kind: str) -> None:
         open_workers(replace(LAYOUTS[kind], processes=1), "test") as workers,
         pytest.raises(ClusterError, match="worker process died"),
     ):
-        workers.stream([window(die, 0, 1, f"test-die-{kind}")], print)
+        workers.stream([window(die, 0, 1, f"test-die-{kind}")], print, GO_ON)
 
 
 def blas_threads() -> dict[str, int]:

@@ -128,7 +128,9 @@ class DistributedWorkers(Workers):
             found: Mapping[str, Any] = self._client.run(inspection.aside, function, args, workers=self._only)
         return found
 
-    def stream(self, windows: Iterable[da.Array], on_result: OnResult) -> None:  # noqa: D102
+    def stream(  # noqa: D102
+        self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]
+    ) -> None:
         source = iter(windows)
         pending: dict[Any, Any] = {}
         done = self._watched(self._submit(source, pending))
@@ -140,7 +142,7 @@ class DistributedWorkers(Workers):
                     del pending[future.key]
                     result = self._result(future)
                 future.release()
-                on_result(result[0])
+                on_result(future.key, result[0])
                 if more and len(pending) <= 2 * sum(self._nthreads.values()):
                     added = self._submit(source, pending)
                     more = bool(added)

@@ -1,136 +1,154 @@
-"""One tile, and the windows of blocks that a run is made of.
+"""The windows of blocks that a run is made of, and what becomes of it when tiles fail or workers die.
 
-Read, compute and write of a tile happen in one task on one worker. A task carries the program as bytes and the
-number of its block; no array crosses the network or sits in a graph.
+A task carries the program as bytes and the numbers of its tiles; no array crosses the network or sits in a graph.
 """
 
 from __future__ import annotations
 
-import time
-import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
 import dask.array as da
 import numpy as np
 
-from tilewise import hosting, machine
-from tilewise.coordinates import Array
-from tilewise.errors import TileError
-from tilewise.fields import Tile
-from tilewise.program import BlockRecord, Program, Ticket, TileRecord
-from tilewise.session import Session, compute_tile, open_session
+from tilewise.errors import LockedError, StoreFullError, TileError, TilewiseError
+from tilewise.program import Program
+from tilewise.records import BlockRecord, Ranges, TileRecord, TileState
+from tilewise.tiles import run_block
+from tilewise.workers import Key, WorkerDied
 
 if TYPE_CHECKING:
-    from tilewise.workers import OnResult, Workers
+    from tilewise.workers import Workers
 
-#: Blocks in one window: enough that the wait for its last block is a small part of it, and a bounded graph.
+OnBlock = Callable[[BlockRecord], None]
+#: Blocks in one window: a bounded graph.
 WINDOW = 256
+#: Tiles in a row whose worker dies although they are alone, after which it is no tile's fault.
+MOST_DEATHS = 5
 
 
-def run_tile(session: Session, tile: Tile) -> TileRecord:
-    """Read, compute and write one tile; an exception comes back inside the record."""
-    program = session.program
-    try:
-        begin = time.perf_counter()
-        boxes = session.read(tile)
-        outputs = session.outputs(tile)
-        read = time.perf_counter()
-        compute_tile(
-            program.kernel,
-            program.signature,
-            session.state,
-            boxes,
-            outputs,
-            panel=program.panel,
-            device=session.device,
-        )
-        misfits = session.flag_misfits(outputs)
-        computed = time.perf_counter()
-        session.write(tile, outputs)
-        written = time.perf_counter()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tile raises is its record, never the run's end
-        return TileRecord(tile.number, error=f"{type(error).__name__}: {error}", details=traceback.format_exc())
-    seconds = (read - begin, computed - read, written - computed)
-    return TileRecord(tile.number, seconds, _count(outputs.get("status")), misfits)
+def run_program(
+    program: Program, workers: Workers, blocks: Iterable[Ranges], on_block: OnBlock, go_on: Callable[[], bool]
+) -> None:
+    """Do tiles of a program, block by block.
 
-
-def _count(status: Array | None) -> dict[int, int]:
-    """Pixels by status code, counted in pieces so that no wider copy of the array exists."""
-    if status is None:
-        return {}
-    flat = status.reshape(-1)
-    counts = np.zeros(256, dtype=np.int64)
-    for start in range(0, flat.size, 1 << 16):
-        counts += np.bincount(flat[start : start + (1 << 16)], minlength=256)
-    return {int(code): int(counts[code]) for code in np.flatnonzero(counts)}
-
-
-def run_block(ticket: Ticket, first: int, *, block_id: tuple[int, ...]) -> Array:
-    """Do the tiles of one block; the result is one record, in an array since it is a block of a Dask array."""
-    with hosting.place(ticket.run) if ticket.hosted else nullcontext():
-        session = open_session(ticket)
-        program = session.program
-        start = (first + block_id[0]) * program.block
-        numbers = range(start, min(start + program.block, len(program.grid)))
-        # The tiles of a run that has ended meanwhile are nobody's.
-        over = partial(hosting.is_over, ticket.run) if ticket.hosted else bool
-        found = (run_tile(session, program.grid.tile(number)) for number in numbers if not over())
-        tiles = tuple(_to_first_failure(found))
-    result = np.empty(1, dtype=object)
-    result[0] = BlockRecord(tiles, machine.process_name(), machine.peak())
-    return result
-
-
-def _to_first_failure(records: Iterable[TileRecord]) -> Iterator[TileRecord]:
-    """Records up to the first failure: it ends the run, and what fails slowly would fail as slowly at every tile."""
-    for record in records:
-        yield record
-        if record.error:
-            return
-
-
-def windows(program: Program, attempt: int = 0) -> Iterator[da.Array]:
-    """Array-less `map_blocks` over the blocks of a run, a bounded number at a time, each under a name of its own."""
-    ticket = program.ticket()
-    blocks = -(-len(program.grid) // program.block)
-    for number, first in enumerate(range(0, blocks, WINDOW)):
-        count = min(WINDOW, blocks - first)
-        yield da.map_blocks(
-            partial(run_block, ticket, first),
-            chunks=((1,) * count,),
-            dtype=object,
-            meta=np.empty((0,), dtype=object),
-            name=f"tilewise-{program.run}-{number}-{attempt}",
-        )
-
-
-def run_program(program: Program, workers: Workers, on_block: OnResult) -> None:
-    """Do every tile of a program.
+    Parameters
+    ----------
+    blocks
+        Numbers of the tiles to do, which may be read while the run is at work.
+    on_block
+        Called with what became of each block, in the order in which they finish.
+    go_on
+        Asked at least every second; once it says no, nothing more is begun, and the call returns when what is in
+        work has ended.
 
     Raises
     ------
     TileError
-        A tile failed; no further block is started.
+        A tile failed, and the program does not skip such.
+    StoreFullError
+        No space is left for the output.
+    LockedError
+        Another run has taken over the output.
+    ClusterError
+        The workers have been lost, or die whatever they do.
     """
+    _Run(program, workers, on_block, go_on).do(iter(blocks))
 
-    def received(record: BlockRecord) -> None:
-        on_block(record)
+
+class _Run:
+    """The blocks that have been handed out and not come back, and the first failure that ends the run."""
+
+    def __init__(self, program: Program, workers: Workers, on_block: OnBlock, go_on: Callable[[], bool]) -> None:
+        self._program = program
+        self._workers = workers
+        self._on_block = on_block
+        self._go_on = go_on
+        self._ticket = program.ticket()
+        self._names = count()
+        self._handed: dict[Key, Ranges] = {}
+        self._failure: TileRecord | None = None
+        self._deaths = 0
+
+    def do(self, blocks: Iterator[Ranges]) -> None:
+        """Do blocks; those that a worker has died with are taken apart."""
+        suspects = self._stream(blocks)
+        while suspects and self._may_go_on():
+            blocks = chain(self._handed.values(), blocks)
+            self._handed = {}
+            self._try_singly(suspects)
+            suspects = self._stream(blocks)
+        if self._failure is not None:
+            _raise(self._program, self._failure)
+
+    def _stream(self, blocks: Iterator[Ranges]) -> list[Ranges]:
+        """Do blocks; those that were in work on a worker that died come back."""
+        try:
+            self._workers.stream(self._windows(blocks), self._received, self._may_go_on)
+        except WorkerDied as died:
+            self._died = died
+            return [self._handed.pop(key) for key in died.keys if key in self._handed]
+        return []
+
+    def _windows(self, blocks: Iterator[Ranges]) -> Iterator[da.Array]:
+        """Array-less `map_blocks` over blocks, a bounded number at a time, each under a name of its own."""
+        while window := tuple(islice(blocks, WINDOW)):
+            # Dask takes two submissions of one name for the same.
+            name = f"tilewise-{self._program.run}-{next(self._names)}"
+            self._handed.update({(name, i): block for i, block in enumerate(window)})
+            yield da.map_blocks(
+                partial(run_block, self._ticket, window),
+                chunks=((1,) * len(window),),
+                dtype=object,
+                meta=np.empty((0,), dtype=object),
+                name=name,
+            )
+
+    def _may_go_on(self) -> bool:
+        return self._failure is None and self._go_on()
+
+    def _received(self, key: Key, record: BlockRecord) -> None:
+        self._handed.pop(key, None)
+        self._on_block(record)
         for tile in record.tiles:
-            if tile.error:
-                _raise(program, tile)
+            if tile.state is TileState.DONE:
+                self._deaths = 0
+            if tile.halt or (tile.error and not self._program.skip):
+                self._failure = self._failure or tile
 
-    workers.stream(windows(program), received)
+    def _try_singly(self, suspects: Iterable[Ranges]) -> None:
+        """Do each tile of some blocks alone: one with which a worker dies once more is guilty, and no other."""
+        for number in (n for block in suspects for a, b in block for n in range(a, b)):
+            while self._may_go_on() and self._stream(iter([((number, number + 1),)])):
+                if self._is_guilty(number):
+                    break
+
+    def _is_guilty(self, number: int) -> bool:
+        self._deaths += 1
+        if self._deaths > MOST_DEATHS:
+            raise self._died.reason
+        error = f"{self._died.reason.what}; got: {self._died.reason.got}"
+        record = TileRecord(number, TileState.QUARANTINED, attempts=2, error=f"ClusterError: {error}")
+        self._received(("", 0), BlockRecord((record,), "", 0))
+        return True
 
 
 def _raise(program: Program, record: TileRecord) -> None:
+    """The failure of a tile as an error, which says once what to do."""
+    cls, do = _FAILURES[record.halt]
     mended = "To mend it: " in record.error  # a message that says itself what to do
-    raise TileError(
-        f"{program.grid.tile(record.number)} failed: {record.error.removesuffix('.')}",
-        do="" if mended else "mend the cause and run again with --overwrite",
+    raise cls(
+        f"{program.grid.tile(record.number)} failed: {record.error.removesuffix('.')}", do="" if mended else do
     ) from _WorkerTraceback(record.details)
+
+
+_FAILURES: dict[str, tuple[type[TilewiseError], str]] = {
+    "": (TileError, "mend the cause and run again with --resume"),
+    "full": (StoreFullError, "make room and run again with --resume"),
+    "lost": (LockedError, "see what the other run does with `tilewise info`"),
+}
 
 
 class _WorkerTraceback(Exception):  # noqa: N818 - never raised by itself: it carries a worker's traceback as its text

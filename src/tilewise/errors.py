@@ -120,3 +120,19 @@ class TileError(TilewiseError, RuntimeError):
     """A tile failed while the job was running."""
 
     exit_code = 1
+
+
+class StoreFullError(TilewiseError, OSError):
+    """There is no space left where the output is written; the run has stopped, and can be resumed."""
+
+    exit_code = 1
+
+
+class LockedError(TilewiseError, RuntimeError):
+    """Another run is at work on the output, or has taken it over."""
+
+    exit_code = 1
+
+
+class ResumeError(TilewiseError, ValueError):
+    """A run cannot be resumed: there is none, its records are damaged, or the job differs; nothing has been changed."""

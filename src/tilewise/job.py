@@ -15,6 +15,9 @@ from tilewise.outputs import Output
 from tilewise.scratch import without_data
 from tilewise.sources import Input
 
+#: What becomes of a run when a tile fails.
+OnError = Literal["raise", "skip"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -39,6 +42,11 @@ class Job:
         "cpu", "cuda", or "auto" (CUDA where there is one).
     sidecar
         Path or URL of the job's records and scratch data; beside the output unless given.
+    on_error
+        "raise": the first tile that fails ends the run. "skip": it is recorded, with its region and cause, and the
+        run goes on.
+    retries
+        How often a tile is tried again when its store does not answer, or gives what cannot be decoded.
     """
 
     kernel: Kernel
@@ -49,6 +57,8 @@ class Job:
     cluster: Cluster = field(default_factory=Cluster)
     device: Device = "cpu"
     sidecar: str | None = None
+    on_error: OnError = "raise"
+    retries: int = 3
 
     def __post_init__(self) -> None:
         """Short forms become `Input` and `Output`; values that cannot be are refused."""
@@ -71,6 +81,14 @@ class Job:
                 expected="auto, or cells by dimension",
                 do="mend tile",
             )
+        if self.on_error not in ("raise", "skip"):
+            raise ParameterError(
+                "on_error is unknown", got=repr(self.on_error), expected="raise | skip", do="mend on_error"
+            )
+        if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
+            raise ParameterError(
+                "retries is not a count", got=repr(self.retries), expected="0 or more", do="mend retries"
+            )
 
     @property
     def sidecar_folder(self) -> Folder:
@@ -88,6 +106,8 @@ class Job:
             "cluster": _plain(self.cluster),
             "device": self.device,
             "sidecar": self.sidecar,
+            "on_error": self.on_error,
+            "retries": self.retries,
         }
         return {key: value for key, value in found.items() if value is not None}
 

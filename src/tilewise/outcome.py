@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewise.fields import Status
 from tilewise.planning import Plan
-from tilewise.program import BlockRecord
+from tilewise.records import BlockRecord
 
 
 @dataclass(frozen=True)

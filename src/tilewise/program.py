@@ -1,14 +1,15 @@
-"""What a task carries, and what it brings back: names, integers and seconds, no data."""
+"""What a task carries: names and integers, no data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import cloudpickle
 
 from tilewise.fields import TileGrid
 from tilewise.kernels.base import Kernel, Signature
+from tilewise.locking import Lease
 from tilewise.outputs import Target
 from tilewise.sources import Source
 
@@ -23,13 +24,18 @@ class Program:
     sources: Mapping[str, Source]
     targets: tuple[Target, ...]
     grid: TileGrid
-    block: int
     panel: int
     device: str = "cpu"
     #: Bytes that one process needs on its device, 0 where the device is the host.
     device_bytes: int = 0
     #: Whether processes take part in the run by arriving at it (`hosting.py`), and turn away blocks that come too late.
     hosted: bool = False
+    #: How often what may pass, such as a store that does not answer, is tried again.
+    retries: int = 3
+    #: Whether the tiles after one that has failed are done all the same.
+    skip: bool = False
+    #: What says whether the output is still this run's to write; None where nobody else can be at work on it.
+    lease: Lease | None = None
 
     def ticket(self) -> Ticket:
         """The program as a task carries it: pickled once, kernels of the user's script by value."""
@@ -43,24 +49,3 @@ class Ticket:
     run: str
     payload: bytes
     hosted: bool = False
-
-
-@dataclass(frozen=True)
-class TileRecord:
-    """What became of one tile: seconds by phase, pixels by status code, values that did not fit; or the error."""
-
-    number: int
-    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    statuses: Mapping[int, int] = field(default_factory=dict)
-    misfits: int = 0
-    error: str = ""
-    details: str = ""
-
-
-@dataclass(frozen=True)
-class BlockRecord:
-    """What became of one block, and how much memory its process has needed so far."""
-
-    tiles: tuple[TileRecord, ...]
-    process: str
-    peak: int

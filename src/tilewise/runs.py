@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.outputs import compressors, lay_out
 from tilewise.planning import Plan, make_plan
+from tilewise.records import Ranges
 from tilewise.replacing import check_output, refuse_overlap
 from tilewise.scratch import describe, spill
 from tilewise.sources import Source, find
@@ -302,7 +303,7 @@ def _stream(this: _Run, workers: Workers) -> Report:
         refuse_unseen("the output", workers.everywhere(unseen_output, store, program.run))
         tally = Tally(this.plan, this.job.output.store, this.begin, this.progress)
         tally.tell()
-        run_program(program, workers, tally.add)
+        run_program(program, workers, _blocks(this.plan), tally.add, lambda: True)
     finally:
         forget(program.run)
     report = tally.report(this.site.warnings)
@@ -321,12 +322,18 @@ def _program(this: _Run) -> Program:
         sources=this.work.sources,
         targets=this.work.targets,
         grid=this.plan.grid,
-        block=this.plan.block,
         panel=this.plan.panel,
         device=layout.device,
         hosted=True,
+        retries=this.job.retries,
+        skip=this.job.on_error == "skip",
         device_bytes=memory.shared + memory.slots * memory.per_slot if layout.device == "cuda" else 0,
     )
+
+
+def _blocks(plan: Plan) -> Iterator[Ranges]:
+    """Every tile of a plan, block by block."""
+    return (((first, min(first + plan.block, plan.tiles)),) for first in range(0, plan.tiles, plan.block))
 
 
 def _write_sidecar(job: Job, documents: Mapping[str, Any]) -> None:

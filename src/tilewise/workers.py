@@ -26,7 +26,26 @@ from tilewise.errors import ClusterError
 if TYPE_CHECKING:
     import dask.array as da
 
-OnResult = Callable[[Any], None]
+#: Of a block, as Dask names it: the name of its window, and its number therein.
+Key = tuple[str, int]
+OnResult = Callable[[Key, Any], None]
+
+
+class WorkerDied(Exception):  # noqa: N818 - what is lost can be done again: no error of its own
+    """Workers have died; all other blocks that were in work have ended since.
+
+    Attributes
+    ----------
+    keys
+        Blocks that may have been in work on them.
+    reason
+        What to raise where it cannot go on.
+    """
+
+    def __init__(self, keys: Iterable[Key], reason: ClusterError) -> None:
+        super().__init__(reason)
+        self.keys = tuple(keys)
+        self.reason = reason
 
 
 def _set_up_pool_process(counter: Any, device: str, run: str) -> None:
@@ -56,8 +75,19 @@ class Workers(ABC):
         """Result of one call on one worker."""
 
     @abstractmethod
-    def stream(self, windows: Iterable[da.Array], on_result: OnResult) -> None:
-        """Run windows in their order and hand over the result of every block as it finishes."""
+    def stream(self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]) -> None:
+        """Run windows in their order and hand over the result of every block as it finishes.
+
+        `go_on` is asked before anything is submitted, and at least every second; once it says no, nothing more is
+        submitted, and the call returns when what is in work has ended.
+
+        Raises
+        ------
+        WorkerDied
+            Some have; what can be done with the others is done, or has not been begun.
+        ClusterError
+            There are no workers any more.
+        """
 
 
 class _PoolWorkers(Workers):
@@ -73,11 +103,11 @@ class _PoolWorkers(Workers):
         except BrokenProcessPool as error:
             raise lost(error) from error
 
-    def stream(self, windows: Iterable[da.Array], on_result: OnResult) -> None:
+    def stream(self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]) -> None:
         from dask.callbacks import Callback
 
         def finished(key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
-            on_result(value[0])
+            on_result(key, value[0])
 
         for window in windows:
             try:
