@@ -230,7 +230,7 @@ def test_a_tile_that_fails(here):
     number, row, most = map(int, found.groups()[:3])
     assert row == 2 * number
     assert most == X[:, row : row + 2].max()
-    assert found[4] == "To mend it: mend the cause and run again with --overwrite."
+    assert found[4] == "To mend it: mend the cause and run again with --resume."
     assert "Traceback" not in err
 
     code, out, err = here("run", "job.yaml", *fragile, "--debug")

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from tilewise.packing import Encoding
     from tilewise.planning import Plan
     from tilewise.report import progress
-    from tilewise.runs import plan, run
+    from tilewise.runs import run
     from tilewise.sources import Input
+    from tilewise.surveys import plan
 
 _HOMES = {
     "Cluster": "cluster",
@@ -38,7 +39,7 @@ _HOMES = {
     "Signature": "kernels",
     "Status": "fields",
     "TilewiseError": "errors",
-    "plan": "runs",
+    "plan": "surveys",
     "progress": "report",
     "run": "runs",
 }

@@ -136,3 +136,9 @@ class LockedError(TilewiseError, RuntimeError):
 
 class ResumeError(TilewiseError, ValueError):
     """A run cannot be resumed: there is none, its records are damaged, or the job differs; nothing has been changed."""
+
+
+class StoppedError(TilewiseError, InterruptedError):
+    """A signal has stopped the run, whose handler then did nothing; the run can be resumed."""
+
+    exit_code = 1

@@ -26,6 +26,14 @@ BLOCK_RATE = 200e6
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What a run that is resumed takes from the one before, since bits depend on it: the tile, and the panel."""
+
+    tile: Mapping[str, int]
+    panel: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """Tile grid, bytes and memory of a job: known, and promised, before anything runs.
 
@@ -124,6 +132,7 @@ def make_plan(
     processes: int,
     slots: int,
     tile: Mapping[str, int] | None = None,
+    kept: Kept | None = None,
     ceiling: Ceiling | None = None,
 ) -> Plan:
     """Negotiate the tile between write units, input chunks and budget.
@@ -138,6 +147,8 @@ def make_plan(
         Worker processes, and tiles in work at a time within each.
     tile
         Cells by tile dimension; dimensions left out are negotiated.
+    kept
+        Geometry of a run that is resumed: it is not negotiated.
     ceiling
         Of workers that run already: what the least of them can have.
 
@@ -149,12 +160,12 @@ def make_plan(
         A tile that is asked for is not whole write units, or an input is empty.
     """
     refuse_empty(work.signature)
-    panel = work.kernel.panel(work.signature)
+    panel = kept.panel if kept else work.kernel.panel(work.signature)
 
     def memory(shape: Sequence[int]) -> Memory:
         return work.memory(shape, baseline=baseline, slots=slots, panel=panel)
 
-    fixed = _fixed_tile(work, tile or {})
+    fixed = _fixed_tile(work, (kept.tile if kept else tile) or {})
     shape = _negotiate(work, fixed, memory, memory_limit, processes * slots)
     grid = TileGrid(work.signature.tile_dims, work.size, shape)
     needed = memory(shape)

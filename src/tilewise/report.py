@@ -206,7 +206,7 @@ def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
         As `plan` does.
     """
     from tilewise.job import kernel_dict
-    from tilewise.runs import survey
+    from tilewise.surveys import survey
 
     found = survey(job, client=client)
     inputs = {

@@ -5,140 +5,33 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewise import cf, machine, places
-from tilewise.baseline import baseline, measure_baseline, remember
+from tilewise import cf, places
+from tilewise.baseline import measure_baseline, remember
 from tilewise.clients import Site, reach
 from tilewise.cluster import Layout
-from tilewise.coordinates import check_coordinates
-from tilewise.errors import DimensionError, OutputExistsError, ParameterError, StoreAccessError, UnsupportedStoreError
-from tilewise.fields import OutputSpec
+from tilewise.errors import OutputExistsError, StoreAccessError
 from tilewise.folders import Folder
 from tilewise.inspection import refuse_unseen, unseen_inputs, unseen_output, unseen_sidecar
 from tilewise.job import Job
-from tilewise.kernels.declaration import checked_signature
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
-from tilewise.outputs import compressors, lay_out
-from tilewise.planning import Plan, make_plan
+from tilewise.planning import Plan
 from tilewise.records import Ranges
 from tilewise.replacing import check_output, refuse_overlap
 from tilewise.scratch import describe, spill
 from tilewise.sources import Source, find
 from tilewise.store import create
+from tilewise.surveys import check_job, check_reach, described, known_baseline, plan_of, remote, workload
 from tilewise.workers import Workers
 
 if TYPE_CHECKING:
     from tilewise.program import Program
 
 log = logging.getLogger("tilewise")
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What is known of a job before it runs: its workers, its inputs and outputs as they are laid out, its plan."""
-
-    layout: Layout
-    work: Workload
-    plan: Plan
-
-
-def survey(job: Job, *, client: Any = None) -> Survey:
-    """Workers, inputs, outputs and plan of a job; no data is read and nothing is written.
-
-    `client` is a distributed Client whose workers are to be used, as in `run`.
-
-    Raises
-    ------
-    TilewiseError
-        The job cannot run; the message says what, got, expected and what to do.
-    """
-    _check_job(job)
-    work = _workload(job, _described(job))
-    with reach(job.cluster, job.device, client, _remote(job)) as site:
-        _check_reach(job, site.layout)
-        return Survey(site.layout, work, _plan(job, work, site.layout, _baseline(job, site.layout)))
-
-
-def plan(job: Job, *, client: Any = None) -> Plan:
-    """Tile grid, bytes and peak memory of a job; no data is read and nothing is written.
-
-    `client` is a distributed Client whose workers are to be used, as in `run`: it is asked for them.
-
-    Raises
-    ------
-    TilewiseError
-        The job cannot run; the message says what, got, expected and what to do.
-    """
-    return survey(job, client=client).plan
-
-
-def _check_job(job: object) -> None:
-    if not isinstance(job, Job):
-        raise ParameterError(
-            "what is to be done is not a job",
-            got=type(job).__name__,
-            expected="a tilewise.Job",
-            do="build one with tilewise.Job(...), or with tilewise.config.load(...) from a job file",
-        )
-
-
-def _described(job: Job) -> dict[str, Source]:
-    """Every input by its metadata; what is in memory as it would be written down."""
-    return {n: describe(n, s) if s.in_memory else find(n, s) for n, s in job.inputs.items()}
-
-
-def _baseline(job: Job, layout: Layout) -> int:
-    return baseline(layout.kind, _remote(job)) if layout.baseline is None else layout.baseline
-
-
-def _workload(job: Job, sources: Mapping[str, Source]) -> Workload:
-    """The job once its metadata has been found to fit together."""
-    signature = checked_signature(job.kernel, {name: source.spec for name, source in sources.items()})
-    check_coordinates({name: source.coordinates.values() for name, source in sources.items()})
-    signature = signature.with_output_dtype(job.output.dtype)
-    compressors(job.output.codec)
-    ordered = {name: sources[name] for name in signature.fields}
-    targets = lay_out(job.output, signature.outputs, ordered.values(), signature.tile_dims)
-    _check_names(signature.outputs, ordered.values())
-    return Workload(job.kernel, signature, ordered, targets)
-
-
-def _check_names(outputs: Iterable[OutputSpec], sources: Iterable[Source]) -> None:
-    """Refuse a coordinate that would be written under the name of an output."""
-    names = {spec.name for spec in outputs}
-    for source in sources:
-        for name in {*source.coordinates, *source.spec.dims} & names:
-            raise DimensionError(
-                f"a dimension or coordinate of input {source.spec.name!r} has the name of the output {name!r}",
-                do=f"give it another name, with inputs.{source.spec.name}.dims or in the store",
-            )
-
-
-def _plan(job: Job, work: Workload, layout: Layout, base: int) -> Plan:
-    limit = memory_limit(job, layout)
-    tile = None if isinstance(job.tile, str) else job.tile
-    return make_plan(
-        work,
-        baseline=base,
-        memory_limit=limit,
-        processes=layout.processes,
-        slots=layout.slots,
-        tile=tile,
-        ceiling=layout.ceiling,
-    )
-
-
-def memory_limit(job: Job, layout: Layout) -> int:
-    """Budget of one worker process, in bytes."""
-    if job.memory_limit is not None:
-        return machine.parse_bytes(job.memory_limit, "memory_limit")
-    if layout.room is not None:
-        return layout.room
-    return int(machine.available_memory() * machine.DEFAULT_SHARE) // layout.processes
 
 
 def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None, client: Any = None) -> Report:
@@ -169,17 +62,17 @@ def run(job: Job, *, overwrite: bool = False, progress: OnProgress | None = None
         The job cannot run; nothing has been written.
     """
     begin = time.perf_counter()
-    _check_job(job)
+    check_job(job)
     check_output(job.output, job.inputs.values(), overwrite=overwrite)
     _check_sidecar(job)
-    work = _workload(job, _described(job))
+    work = workload(job, described(job))
     name = uuid.uuid4().hex[:12]
     try:
-        with reach(job.cluster, job.device, client, _remote(job)) as site:
-            _check_reach(job, site.layout)
+        with reach(job.cluster, job.device, client, remote(job)) as site:
+            check_reach(job, site.layout)
             if any(source.in_memory for source in job.inputs.values()):
-                work = _workload(job, _streamable(job, job.sidecar_folder.child(SCRATCH + name)))
-            first = _plan(job, work, site.layout, _baseline(job, site.layout))
+                work = workload(job, _streamable(job, job.sidecar_folder.child(SCRATCH + name)))
+            first = plan_of(job, work, site.layout, known_baseline(job, site.layout))
             with site.open(name) as workers:
                 final = _replanned(job, work, site.layout, first, workers)
                 return _stream(_Run(name, job, work, final, site, begin, progress), workers)
@@ -191,12 +84,12 @@ def _replanned(job: Job, work: Workload, layout: Layout, first: Plan, workers: W
     """The plan on the baseline of workers that have just been started; others have been measured already."""
     if layout.baseline is not None:
         return first
-    remote = _remote(job)
-    measured: int = workers.call(measure_baseline, remote)
+    urls = remote(job)
+    measured: int = workers.call(measure_baseline, urls)
     if layout.kind != "threads":  # this process may hold anything else
-        remember(layout.kind, measured, remote)
+        remember(layout.kind, measured, urls)
     if measured > first.memory.baseline:
-        return _plan(job, work, layout, measured)
+        return plan_of(job, work, layout, measured)
     return first.with_baseline(measured)
 
 
@@ -228,24 +121,6 @@ def _check_sidecar(job: Job) -> None:
             expected="an empty or new folder, or the sidecar of another run",
             do="set sidecar to one",
         )
-
-
-def _remote(job: Job) -> tuple[str, ...]:
-    """URLs that the job reads from and writes to, one for each way to open them."""
-    stores = [source.store for source in job.inputs.values() if not source.in_memory] + [job.output.store]
-    return tuple({places.opener(store): store for store in stores if places.is_url(store)}.values())
-
-
-def _check_reach(job: Job, layout: Layout) -> None:
-    """Refuse places that other processes cannot see."""
-    stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
-    for store in (*stores, job.output.store, job.sidecar_folder.place):
-        if "memory" in places.protocols(store) and layout.kind != "threads":
-            raise UnsupportedStoreError(
-                "memory:// lies within one process, and the workers are others",
-                got=f"{store}, cluster.kind {layout.kind}",
-                do="set cluster.kind to threads, or choose another place",
-            )
 
 
 def _clean(sidecar: Folder, scratch: str) -> None:

@@ -106,13 +106,20 @@ class _PoolWorkers(Workers):
     def stream(self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]) -> None:
         from dask.callbacks import Callback
 
+        class Enough(Exception):  # noqa: N818 - nothing is wrong
+            pass
+
         def finished(key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
             on_result(key, value[0])
+            if not go_on():
+                raise Enough
 
         for window in windows:
             try:
                 with Callback(posttask=finished):
                     self._get(window.__dask_graph__(), window.__dask_keys__(), pool=self._pool)
+            except Enough:
+                return
             except BrokenProcessPool as error:
                 raise lost(error) from error
 

@@ -12,7 +12,8 @@ import stores
 from tilewise import config, errors
 from tilewise.config.blame import blamed_key
 from tilewise.errors import TilewiseError
-from tilewise.runs import plan, run
+from tilewise.runs import run
+from tilewise.surveys import plan
 
 JOB = """\
 kernel:
