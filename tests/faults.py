@@ -48,6 +48,40 @@ class FailsAt(Copy, name="test_fails_at"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FailsUntil(FailsAt, name="test_fails_until"):
+    """Raises on the tile that holds the value `at` while the file `mended` is not there; notes each tile in `log`."""
+
+    mended: str
+    log: str
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        if fields["x"][0].numel() > 1:  # not where the kernel is tried on one pixel
+            with Path(self.log).open("a") as file:
+                file.write(f"{float(fields['x'].flatten()[0])}\n")
+        if Path(self.mended).exists():
+            return Copy.compute(self, state, fields, out, panel=panel)
+        return super().compute(state, fields, out, panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnStatus(Copy, name="test_own_status"):
+    """Has a status with a code of its own."""
+
+    code: int
+    dtype: str = "uint8"
+
+    def declare(self, fields: Mapping[str, FieldSpec]) -> Signature:
+        x = self.check_inputs(fields)["x"]
+        copy = OutputSpec("copy", (self.dim,), (x.sizes[self.dim],), result_dtype([x.dtype]))
+        outputs = [copy, OutputSpec("status", (), (), self.dtype, fill=255)]
+        return Signature.of(fields, core={"x": (self.dim,)}, outputs=outputs)
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        super().compute(state, fields, out, panel=panel)
+        out["status"].fill_(self.code)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopsServer(Copy, name="test_stops_server"):
     """Kills the process `pid` on the tile that holds the value `at`."""
 
@@ -151,19 +185,25 @@ _AT_WORK = _AtWork()
 
 @dataclass(frozen=True, kw_only=True)
 class DiesAt(Copy, name="test_dies_at"):
-    """Takes its process with it on the tile that holds the value `at`; or on the first tile, once, named in a file."""
+    """Takes its process with it on the tile that holds the value `at`; and on the first tile, once, named in a file."""
 
     at: float | None = None
     once: str = ""
+    seconds: float = 0.5
 
     def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
         if fields["x"][0].numel() > 1:  # not where the kernel is tried on one pixel
-            time.sleep(0.5)
-            if self._is_first() if self.once else (fields["x"] == self.at).any():
+            time.sleep(self.seconds)
+            if self._is_first() or self._is_guilty(fields["x"]):
                 os.kill(os.getpid(), signal.SIGKILL)
         super().compute(state, fields, out, panel=panel)
 
+    def _is_guilty(self, x: Any) -> bool:
+        return self.at is not None and bool((x == self.at).any())
+
     def _is_first(self) -> bool:
+        if not self.once:
+            return False
         try:
             Path(self.once).touch(exist_ok=False)
         except FileExistsError:
@@ -183,3 +223,37 @@ class CountsAndFails(Copy, name="test_counts_and_fails"):
         if len(Path(self.log).read_text()) > 2:
             raise ArithmeticError("again")
         super().compute(state, fields, out, panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortOfMemory(Copy, name="test_short_of_memory"):
+    """Asks torch for more memory than there is: once, named in a file; or wherever panels exceed `panels`."""
+
+    once: str = ""
+    panels: int | None = None
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        if fields["x"][0].numel() > 1 and (self._is_first() if self.once else panel > int(self.panels or 0)):
+            import torch
+
+            torch.empty(2**60, dtype=torch.uint8)
+        super().compute(state, fields, out, panel=panel)
+
+    def _is_first(self) -> bool:
+        try:
+            Path(self.once).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsRoom(Copy, name="test_needs_room"):
+    """Has memory for one tile at a time within its process; a tile that is not alone says so, and waits for others."""
+
+    def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
+        with _AT_WORK:
+            time.sleep(0.05)  # so that others come
+            if _AT_WORK.now > 1:
+                raise MemoryError("not beside others")
+            super().compute(state, fields, out, panel=panel)

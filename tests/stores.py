@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import zarr
 
+#: What lies in the sidecar of a run that has finished.
+RECORDS = ["job.json", "ledger.zarr", "plan.json", "report.json", "run.json"]
+
 
 def write(
     path: Path,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,3 +79,25 @@ def of_runs(dask_scheduler: Any) -> list[str]:
 def run(job: tilewise.Job) -> None:
     """In a process that is killed meanwhile."""
     tilewise.run(job)
+
+
+def number(*, block_id: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The number of the block, after a moment."""
+    time.sleep(0.02)
+    result = np.empty(1, dtype=object)
+    result[0] = block_id[0]
+    return result
+
+
+def die_in_third(*, block_id: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """As `number`, but one of them kills its process."""
+    if block_id[0] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number(block_id=block_id)
+
+
+def long(began: str, seconds: float, *, block_id: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """As `number`, but it says in a file that it has begun, and takes its time."""
+    Path(began).touch()
+    time.sleep(seconds)
+    return number(block_id=block_id)

@@ -19,6 +19,7 @@ import pytest
 import stores
 import tilewise
 from tilewise.cli import main
+from tilewise.stopping import TWICE
 
 TESTS = Path(__file__).parent
 SHAPE = (3, 8, 12)  # band, y, x
@@ -288,14 +289,41 @@ def test_a_signal_stops_a_run_and_its_workers(slow, number, code):
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (code, "")
     assert "Traceback" not in err
-    last = f"Error: stopped by {number.name}; an output that was being written is not complete"
-    assert err.splitlines()[-1] == last
+    assert err.splitlines()[-1] == f"Error: stopped by {number.name}; a run that has begun goes on with --resume"
     assert not psutil.wait_procs(workers, timeout=60)[1]
+    if number == signal.SIGTERM:
+        code, out, err = shell("run", "job.yaml", *arguments, "--resume", "--json")
+        assert code == 0, err
+        assert 0 < json.loads(out)["resumed"] < 4
+        np.testing.assert_array_equal(shell.total(), X.sum(axis=0))
+
+
+def test_a_second_signal_does_not_wait(slow):
+    shell, arguments = slow
+    arguments += ["--set", "cluster={kind: processes, workers: 1}", "--set", "kernel.seconds=300"]
+    process = shell.start("run", "job.yaml", *arguments)
+    while not (shell.folder / "began").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(2 * TWICE)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert not psutil.wait_procs(workers, timeout=60)[1]
+
+
+def test_tiles_that_fail_are_skipped_where_asked(here):
+    fragile = ["--set", "kernel={name: 'user_kernels:Fragile', dim: band, most: 250}"]
+    code, out, _ = here("run", "job.yaml", *fragile, "--set", "on_error=skip")
+    assert code == 3
+    assert re.search(r"^failed +\d tiles?: `tilewise info` names them", out, re.MULTILINE)
 
 
 SWALLOWED = """
 import gc, os, signal, sys, time
-from tilewise.cli import _command
+from tilewise.shell import ends_in_code
 
 def collect(phase, info):
     if phase == "start" and not sent:
@@ -304,7 +332,7 @@ def collect(phase, info):
         for _ in range(10):
             time.sleep(0.001)  # the handler runs here, and what it raises is lost
 
-@_command
+@ends_in_code
 def wait():
     gc.callbacks.append(collect)
     gc.collect()

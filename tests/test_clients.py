@@ -270,29 +270,20 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("watchful")
-def test_a_worker_that_dies_is_named_and_the_client_stays_usable(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_survived_until_none_is_left(tmp_path: Path) -> None:
     with clusters.cluster(tmp_path, 2) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
         client.wait_for_workers(2, timeout=120)
-        there = set(client.nthreads())
-        # Dask hands the block on at once; the next worker survives it, and the tiles that are left take seconds.
-        kernel = DiesAt(dim="band", once=str(tmp_path / "once"))
-        with pytest.raises(ClusterError, match="a worker process died; got: tcp.* blocks of this run") as caught:
-            tilewise.run(job(tmp_path, kernel), client=client)
-        (dead,) = there - set(client.nthreads())
-        assert dead in caught.value.got
-        assert client.submit(lambda: 1).result(timeout=60) == 1
+        once = DiesAt(dim="band", once=str(tmp_path / "once"), seconds=0.05)
+        assert copied(tilewise.run(job(tmp_path, once), client=client))
+        assert len(client.nthreads()) == 1
+        until(lambda: not client.run_on_scheduler(tasks.of_runs))
         assert list(client.run(tasks.guests).values()) == [[]]
-        assert copied(tilewise.run(job(tmp_path), client=client, overwrite=True))
-
-
-@pytest.mark.usefixtures("watchful")
-def test_the_last_worker_that_dies_is_an_error_too(tmp_path: Path) -> None:
-    with clusters.cluster(tmp_path, 1) as file, Client(scheduler_file=str(file), set_as_default=False) as client:
-        client.wait_for_workers(1, timeout=120)
-        kernel = DiesAt(dim="band", at=float(CUBE[0, 3, 5]))
-        with pytest.raises(ClusterError, match="a worker process died; got: tcp.* blocks of this run"):
-            tilewise.run(job(tmp_path, kernel), client=client)
+        # The block kills the last one: Dask alone would have gone on to the next.
+        always = job(tmp_path, DiesAt(dim="band", at=float(CUBE[0, 3, 5]), seconds=0.05), cluster=on(file, timeout=1))
+        with pytest.raises(ClusterError, match=r"every worker has left .* with --resume"):
+            tilewise.run(always, overwrite=True)
         with clusters.worker(file):
+            client.wait_for_workers(1, timeout=120)
             assert copied(tilewise.run(job(tmp_path), client=client, overwrite=True))
 
 

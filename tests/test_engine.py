@@ -29,7 +29,7 @@ def program(tmp_path: Path, kernel: Any = None, **options: Any) -> Program:
     kernel = kernel or Copy(dim="band")
     source = find("x", Input(store=path))
     signature = checked_signature(kernel, {"x": source.spec})
-    output = Output(store=str(tmp_path / "out.zarr"))
+    output = Output(store=str(tmp_path / "out.zarr"), chunks=options.pop("chunks", {}))
     targets = lay_out(output, signature.outputs, [source], signature.tile_dims)
     create(output, targets, [source], {})
     settings: dict[str, Any] = {"grid": TileGrid(("y", "x"), (10, 12), (5, 4)), "run": tmp_path.name}
@@ -62,7 +62,7 @@ def blocks_of(this: Program, size: int) -> list[Ranges]:
 
 
 def test_a_task_is_a_block_and_carries_no_data(tmp_path: Path) -> None:
-    this = program(tmp_path, grid=TileGrid(("y", "x"), (10, 12), (5, 1)))
+    this = program(tmp_path, grid=TileGrid(("y", "x"), (10, 12), (5, 1)), chunks={"x": 1})
     here = Here()
     engine.run_program(this, here, blocks_of(this, 1), lambda r: None, lambda: True)  # type: ignore[arg-type]
     assert len(here.windows) == 1
@@ -84,7 +84,7 @@ def test_every_submission_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pyt
 
 
 def test_windows_hold_a_bounded_number_of_tasks_however_many_tiles(tmp_path: Path) -> None:
-    this = program(tmp_path, grid=TileGrid(("y", "x"), (10**9, 10**9), (1, 1)))
+    this = program(tmp_path, grid=TileGrid(("y", "x"), (10**9, 10**9), (1, 1)), chunks={"y": 1, "x": 1})
 
     class Counts:
         def stream(self, windows: Any, on_result: Any, go_on: Any) -> None:

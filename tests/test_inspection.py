@@ -94,7 +94,7 @@ def test_stores_that_are_not_seen_are_named(tmp_path: Path) -> None:
     answer = inspection.unseen_inputs([ArrayRef(store, "x"), ArrayRef(str(tmp_path / "none"), "x")])
     with pytest.raises(ClusterError, match="the input .*none/x cannot be opened by worker tcp://a:1 on"):
         inspection.refuse_unseen("the input", {"tcp://a:1": answer})
-    other = inspection.unseen_output(store, "run")
+    other = inspection.unseen_output(store, ("run",))
     with pytest.raises(ClusterError, match="got: another store, which this run has not made"):
         inspection.refuse_unseen("the output", {"tcp://a:1": other})
     inspection.refuse_unseen("the output", {})

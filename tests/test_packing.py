@@ -80,6 +80,18 @@ def test_the_status_of_a_pixel_that_does_not_fit_is_non_finite(tmp_path: Path) -
     assert status[1, 2] == 7
 
 
+@pytest.mark.parametrize(("value", "misfits"), [(2.0, 0), (1e9, 1)])
+@pytest.mark.parametrize("encoding", [{"dtype": "int16"}, {"dtype": "float16"}])
+def test_an_output_of_a_single_value_is_packed(tmp_path: Path, encoding: dict, value: float, misfits: int) -> None:
+    path = stores.write(tmp_path / "in.zarr", {"x": (("band",), np.array([value, 1.0]))})
+    output = tilewise.Output(store=tmp_path / "out.zarr", encoding={"total": encoding})
+    report = tilewise.run(tilewise.Job(kernel=Total(dim="band"), inputs={"x": path}, output=output))
+    assert report.misfits == misfits
+    assert report.statuses == ({"non_finite": 1} if misfits else {"ok": 1})
+    with xr.open_zarr(tmp_path / "out.zarr", chunks=None) as result:
+        np.testing.assert_array_equal(result["total"].values, np.nan if misfits else value + 1)
+
+
 def test_one_unknown_that_does_not_fit_leaves_the_others(tmp_path: Path) -> None:
     A = np.eye(2)
     b = np.array([[1.0, 1e9], [2.0, 3.0]])

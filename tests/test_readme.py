@@ -67,7 +67,9 @@ def test_python_prints_what_the_page_says(number, folder, tmp_path):
 
 def test_commands_do_the_job_in_yaml(folder):
     commands = re.findall(r"^\$ (tilewise .*?)(?: +#.*)?$", "".join(blocks("console")), re.M)
-    assert [command.split()[1] for command in commands] == ["plan", "run", "kernels", "init", "schema", "completion"]
+    assert [command.split()[1] for command in commands] == [
+        *("plan", "run", "info", "audit", "kernels", "init", "schema", "completion")
+    ]
     for command in commands:
         assert run(["bash", "-c", command], folder) or ">" in command or "--output" in command
     for file in ("new.yaml", "job.schema.json", "tilewise.sh"):

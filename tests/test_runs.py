@@ -62,7 +62,7 @@ def test_a_job_streams_from_store_to_store(tmp_path: Path, kind: str, shards: di
         assert opened["copy"].dims == DIMS
         assert opened.attrs["tilewise"]["job"]["kernel"]["dim"] == "band"
     sidecar = tmp_path / "out.zarr.tilewise"
-    assert sorted(p.name for p in sidecar.iterdir()) == ["job.json", "plan.json", "report.json"]
+    assert sorted(p.name for p in sidecar.iterdir()) == stores.RECORDS
     assert json.loads((sidecar / "report.json").read_text())["tiles"] == 4
 
 

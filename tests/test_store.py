@@ -184,3 +184,18 @@ def test_more_chunks_than_one_request_takes_are_all_read(tmp_path: Path, shards:
     read_box([array], False, (slice(3, data.size - 4),), out)
     expected = np.where(np.arange(data.size) < 2 * READ_CHUNKS, data, 0)
     np.testing.assert_array_equal(out, expected[3:-4])
+
+
+def test_somebody_is_asked_before_each_write_unit(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(6,), chunks=(2,), dtype="float64", fill_value=np.nan)
+    asked: list[int] = []
+
+    def before() -> None:
+        asked.append(int(np.isnan(array[...]).sum()))
+        if len(asked) == 3:
+            raise PermissionError
+
+    with pytest.raises(PermissionError):
+        write_box(array, (slice(0, 6),), np.ones(6), before=before)
+    assert asked == [6, 4, 2]
+    np.testing.assert_array_equal(array[...], [1, 1, 1, 1, np.nan, np.nan])

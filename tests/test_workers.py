@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +12,10 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from tasks import die, facts, refuse, square
+from tasks import facts, refuse, square
 from tilewise.clients import open_workers
 from tilewise.cluster import Layout
-from tilewise.errors import ClusterError, ParameterError
+from tilewise.errors import ParameterError
 from tilewise.memory import CONCURRENCY
 from tilewise.workers import hidden_main
 
@@ -65,7 +64,8 @@ def test_windows_are_asked_for_as_they_are_needed() -> None:
 
     with open_workers(LAYOUTS["threads"], "test") as workers:
         workers.stream(windows(), lambda key, result: done.append(result), GO_ON)
-    assert asked == [0, 10, 20, 30]
+    # A window is asked for when all before it are handed out: two tasks for each thread are.
+    assert all(10 * k - 4 <= done <= 10 * k for k, done in enumerate(asked))
 
 
 def test_what_a_watcher_raises_ends_the_stream() -> None:
@@ -75,15 +75,6 @@ def test_what_a_watcher_raises_ends_the_stream() -> None:
     with open_workers(LAYOUTS["threads"], "test") as workers, pytest.raises(KeyError):
         workers.stream([window(square, 0, 10, "test-stop")], stop, GO_ON)
     assert not [t for t in threading.enumerate() if t.name.startswith("tilewise")]
-
-
-@pytest.mark.parametrize("kind", ["processes", "local"])
-def test_a_lost_worker_is_an_error_that_says_so(kind: str) -> None:
-    with (
-        open_workers(replace(LAYOUTS[kind], processes=1), "test") as workers,
-        pytest.raises(ClusterError, match="worker process died"),
-    ):
-        workers.stream([window(die, 0, 1, f"test-die-{kind}")], print, GO_ON)
 
 
 def blas_threads() -> dict[str, int]:

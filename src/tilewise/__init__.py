@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tilewise.outputs import Output
     from tilewise.packing import Encoding
     from tilewise.planning import Plan
-    from tilewise.report import progress
     from tilewise.runs import run
     from tilewise.sources import Input
     from tilewise.surveys import plan
+    from tilewise.watching import progress
 
 _HOMES = {
     "Cluster": "cluster",
@@ -40,7 +40,7 @@ _HOMES = {
     "Status": "fields",
     "TilewiseError": "errors",
     "plan": "surveys",
-    "progress": "report",
+    "progress": "watching",
     "run": "runs",
 }
 

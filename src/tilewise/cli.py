@@ -6,25 +6,15 @@ everything else to standard error.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import wraps
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from tilewise._version import __version__
-from tilewise.errors import TilewiseError
-
-FAILED = 1
-SIGINT, SIGTERM = 130, 143
-#: Seconds after which a signal that was swallowed is raised again.
-AGAIN = 0.02
+from tilewise.shell import INCOMPLETE, SIGINT, ends_in_code, leave_at_once, print_result, stdout_for_results
 
 
 def _complete_kernel(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -43,124 +33,8 @@ _set = click.option(
     help="Change the job: keys joined by dots, and a value in YAML, as in kernel.dim=band. May be repeated.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-class _Terminated(BaseException):
-    """SIGTERM has come: like KeyboardInterrupt no error, so that everything is closed on its way out."""
-
-
-def _command(function: Callable[..., None]) -> Callable[..., int]:
-    """A command that ends in an exit code, whatever happens in it."""
-
-    @click.option("--debug", is_flag=True, help="Show where an error comes from, in a worker too.")
-    @wraps(function)
-    def command(debug: bool, **arguments: Any) -> int:
-        try:
-            with _sigterm_raises():
-                function(**arguments)
-        except _Terminated:
-            return _stopped("SIGTERM", SIGTERM)
-        except KeyboardInterrupt:
-            return _stopped("SIGINT", SIGINT)
-        except TilewiseError as error:
-            _say_error(str(error), error if debug else None)
-            return error.exit_code
-        except Exception as error:  # noqa: BLE001 - the last line of defence: a message instead of a traceback
-            where = "" if debug else " (--debug shows where)"
-            _say_error(f"{type(error).__name__}: {error}{where}", error if debug else None)
-            return FAILED
-        return 0
-
-    return command
-
-
-def _stopped(by: str, code: int) -> int:
-    _say_error(f"stopped by {by}; an output that was being written is not complete", None)
-    return code
-
-
-def _say_error(message: str, error: Exception | None) -> None:
-    with suppress(OSError):
-        if error is not None:
-            import traceback
-
-            click.echo("".join(traceback.format_exception(error)), err=True)
-        click.echo(f"Error: {message}", err=True)
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that workers are closed; once, since batch systems may send it again."""
-
-    def terminate(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        with _not_swallowed():
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _not_swallowed() -> Iterator[None]:
-    """A signal that comes while the interpreter collects garbage is raised there, and lost: then raise it again."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    lost: list[BaseException] = []
-    hook = sys.unraisablehook
-
-    def unraisable(event: Any) -> None:
-        if isinstance(event.exc_value, (_Terminated, KeyboardInterrupt)):
-            lost[:] = [event.exc_value]
-            signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        else:
-            hook(event)
-
-    def again(signum: int, frame: FrameType | None) -> None:
-        raise lost[0].with_traceback(None)
-
-    before = signal.signal(signal.SIGALRM, again)
-    sys.unraisablehook = unraisable
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def _stdout_for_results() -> Iterator[None]:
-    """Whatever a kernel or a library prints meanwhile, in worker processes too, goes to standard error."""
-    try:
-        kept = os.dup(1)
-    except OSError:  # standard output is closed
-        yield
-        return
-    try:
-        with suppress(OSError):
-            os.dup2(2, 1)
-        yield
-    finally:
-        with suppress(OSError, AttributeError):
-            sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-def _print(text: str) -> None:
-    """Print a result; nobody has to read it."""
-    try:
-        click.echo(text)
-    except OSError as error:
-        # What is still buffered would fail once more when the interpreter closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if not isinstance(error, BrokenPipeError):
-            raise
+_output = click.argument("output", metavar="OUTPUT", type=click.Path())
+_sidecar = click.option("--sidecar", metavar="PLACE", help="Where its records are; beside the output unless given.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -177,55 +51,159 @@ def commands() -> None:
 @_job
 @_set
 @_json
-@_command
+@ends_in_code
 def plan(job: str, overrides: Sequence[str], as_json: bool) -> None:
     """Show tiles, bytes and peak memory of a job; nothing is written."""
-    with _stdout_for_results():
-        from tilewise import report
+    with stdout_for_results():
+        from tilewise import report, watching
         from tilewise.cf import to_json
         from tilewise.config import load, placed
 
-        with report.logged(), placed(job, overrides):
+        with watching.logged(), placed(job, overrides):
             document = report.describe(load(job, overrides))
         text = to_json(document) if as_json else report.plan_text(document)
-    _print(text)
+    print_result(text)
 
 
 @commands.command()
 @_job
 @_set
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
+@click.option("--resume", is_flag=True, help="Go on with the run of this job that was stopped, or begin it.")
+@click.option("--force-unlock", is_flag=True, help="Take the output over from a run that is known to be dead.")
 @_json
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors, and JSON where asked for.")
-@_command
-def run(job: str, overrides: Sequence[str], overwrite: bool, as_json: bool, quiet: bool) -> None:
-    """Do a job from its inputs to its output."""
-    with _stdout_for_results():
-        from tilewise import report
+@ends_in_code
+def run(
+    job: str,
+    overrides: Sequence[str],
+    overwrite: bool,
+    resume: bool,
+    force_unlock: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Do a job from its inputs to its output.
+
+    Ctrl-C and SIGTERM stop it when what is in work is done and recorded; a second one stops it at once. Either way
+    --resume goes on with it. The exit code is 3 where tiles failed and on_error is skip.
+    """
+    with stdout_for_results():
+        from tilewise import report, watching
         from tilewise.cf import to_json
         from tilewise.config import load, placed
         from tilewise.machine import set_allocator
         from tilewise.runs import run
 
         set_allocator()  # this process is ours, and under threads it is the worker
-        with report.logged(quiet=quiet), report.progress(quiet=quiet) as watch, placed(job, overrides):
-            found = run(load(job, overrides), overwrite=overwrite, progress=watch)
+        with watching.logged(quiet=quiet), watching.progress(quiet=quiet) as watch, placed(job, overrides):
+            found = run(
+                load(job, overrides),
+                overwrite=overwrite,
+                resume=resume,
+                force_unlock=force_unlock,
+                progress=watch,
+                hurry=leave_at_once,
+            )
     if as_json:
-        _print(to_json(found.to_dict()))
+        print_result(to_json(found.to_dict()))
     elif not quiet:
-        _print(report.run_text(found))
+        print_result(report.run_text(found))
+    return INCOMPLETE if found.failed else 0
+
+
+@commands.command()
+@_output
+@_sidecar
+@_json
+@ends_in_code
+def info(output: str, sidecar: str | None, as_json: bool) -> None:
+    """Show how a run stands: its tiles, those that failed and why, its speed, and what to do next.
+
+    OUTPUT is the path or URL that the run writes to, whether it is at work or not; its inputs are not needed.
+    """
+    with stdout_for_results():
+        from tilewise.cf import to_json
+        from tilewise.info import info
+        from tilewise.info_text import info_text
+
+        found = info(output, sidecar=sidecar)
+        text = to_json(found.to_dict()) if as_json else info_text(found)
+    print_result(text)
+
+
+_allow = click.option(
+    "--allow",
+    metavar="MODULE",
+    multiple=True,
+    help="Import the kernel of the run from this module, which runs what is in it. May be repeated.",
+)
+
+
+@commands.command()
+@_output
+@_sidecar
+@click.option("--sample", metavar="N", type=click.IntRange(min=0), help="Recompute N tiles, chosen at random.")
+@click.option("--seed", metavar="N", type=int, help="Seed of that choice.")
+@_allow
+@click.option("--repair", is_flag=True, help="Do the tiles again that are wrong or not done, and audit them.")
+@_json
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors, and JSON where asked for.")
+@ends_in_code
+def audit(output: str, sidecar: str | None, sample: int | None, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Verify an output: exit 0 where all is well, 3 where something is wrong.
+
+    Every tile has to be done, every write unit of OUTPUT to be there and decodable, and a few tiles are computed once
+    more and compared bit by bit. What is wrong is named, with the command that mends it.
+    """
+    with stdout_for_results():
+        from tilewise import audit as auditing
+        from tilewise import watching
+        from tilewise.audit_text import audit_text
+        from tilewise.cf import to_json
+
+        size = auditing.SAMPLE if sample is None else sample
+        with watching.logged(quiet=quiet), watching.progress(quiet=quiet) as watch:
+            found = auditing.audit(output, sidecar=sidecar, sample=size, progress=watch, **options)
+        text = to_json(found.to_dict()) if as_json else audit_text(found)
+    if as_json or not quiet:
+        print_result(text)
+    return 0 if found.clean else INCOMPLETE
+
+
+@commands.command()
+@_output
+@click.option("--tile", metavar="N", type=click.IntRange(min=0), required=True, help="Number of the tile.")
+@_sidecar
+@_allow
+@_json
+@ends_in_code
+def replay(output: str, tile: int, sidecar: str | None, allow: Sequence[str], as_json: bool) -> int:
+    """Compute one tile of a run once more, here and by itself: exit 0 where it succeeds, 3 where it fails.
+
+    Nothing is written. A tile that fails is shown with its traceback; one that is done is compared with what is stored.
+    """
+    with stdout_for_results():
+        from tilewise.audit_text import replay_text
+        from tilewise.cf import to_json
+        from tilewise.replay import replay
+
+        found = replay(output, tile, sidecar=sidecar, allow=allow)
+        text = to_json(found.to_dict()) if as_json else replay_text(found)
+    print_result(text)
+    return INCOMPLETE if found.error or found.differences else 0
 
 
 @commands.command()
 @click.argument("kernel", metavar="[KERNEL]", required=False, shell_complete=_complete_kernel)
 @_json
-@_command
+@ends_in_code
 def kernels(kernel: str | None, as_json: bool) -> None:
     """List the kernels, or show one in full.
 
     KERNEL is a name, or module:Class for one of your own; its inputs, outputs and parameters are shown.
     """
-    with _stdout_for_results():
+    with stdout_for_results():
         from tilewise import catalogue
 
         found: Any = catalogue.kernel(kernel) if kernel else catalogue.kernels()
@@ -235,49 +213,49 @@ def kernels(kernel: str | None, as_json: bool) -> None:
             text = to_json(found)
         else:
             text = catalogue.kernel_text(found) if kernel else catalogue.kernels_text(found)
-    _print(text)
+    print_result(text)
 
 
 @commands.command()
 @click.argument("kernel", metavar="KERNEL", shell_complete=_complete_kernel)
 @click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write it there, not to standard output.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-@_command
+@ends_in_code
 def init(kernel: str, output: str | None, force: bool) -> None:
     """Print a job file to fill in.
 
     KERNEL is a name, or module:Class for one of your own. The file has every key, with what it means and its default.
     """
-    with _stdout_for_results():
+    with stdout_for_results():
         from tilewise.config.template import save, template
 
         text = template(kernel)
         if output:
             save(text, output, force=force)
     if not output:
-        _print(text.rstrip("\n"))
+        print_result(text.rstrip("\n"))
 
 
 @commands.command()
 @click.option("--kernel", metavar="KERNEL", shell_complete=_complete_kernel, help="Of jobs with that kernel alone.")
-@_command
+@ends_in_code
 def schema(kernel: str | None) -> None:
     """Print a JSON Schema of job files.
 
     An editor that knows it checks and completes job files while they are written.
     """
-    with _stdout_for_results():
+    with stdout_for_results():
         import json
 
         from tilewise.config.json_schema import json_schema
 
         text = json.dumps(json_schema(kernel), indent=2, allow_nan=False)
-    _print(text)
+    print_result(text)
 
 
 @commands.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@_command
+@ends_in_code
 def completion(shell: str) -> None:
     """Print a script for a shell's completion.
 
@@ -287,11 +265,11 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    _print(found(commands, {}, "tilewise", "_TILEWISE_COMPLETE").source())
+    print_result(found(commands, {}, "tilewise", "_TILEWISE_COMPLETE").source())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 bad usage or job, 130 SIGINT, 143 SIGTERM."""
+    """Run the command line and exit: 0 done, 1 failed, 2 bad usage or job, 3 tiles failed, 130 SIGINT, 143 SIGTERM."""
     sys.exit(_main(arguments))
 
 

@@ -20,10 +20,12 @@ from typing import Any
 
 from tilewise import inspection
 from tilewise.cluster import REMOTE, Cluster, Device, Layout, resolve
-from tilewise.dask_workers import open_local, open_remote, told
+from tilewise.dask_workers import open_remote, told
 from tilewise.errors import ClusterError, ParameterError
+from tilewise.local_cluster import open_local
 from tilewise.plugin import Terms
-from tilewise.workers import Workers, open_processes, open_threads
+from tilewise.pools import open_processes, open_threads
+from tilewise.workers import Workers
 
 log = logging.getLogger("tilewise")
 

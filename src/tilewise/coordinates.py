@@ -14,6 +14,7 @@ import zarr.storage
 from tilewise import places
 from tilewise.errors import CoordinateError, MissingStoreError
 from tilewise.foreign import ForeignArray
+from tilewise.guarded import close_archive, open_whole
 
 Array = npt.NDArray[Any]
 _METADATA = ("zarr.json", ".zarray")
@@ -32,7 +33,7 @@ class ArrayRef:
         if self.format == "xarray":
             return ForeignArray.open(self.store, self.path)
         with places.reaching(self.store), places.quiet():
-            return zarr.open_array(places.zarr_store(self.store, read_only=True), path=self.path, mode="r")
+            return open_whole(places.zarr_store(self.store, read_only=True), self.path)
 
     def check(self) -> None:
         """Refuse an array that has gone: zarr reads what is not there as the fill value, without a word.
@@ -59,8 +60,8 @@ def close(array: zarr.Array[Any] | ForeignArray) -> None:
     """Close the file behind an array, where it holds one open."""
     if isinstance(array, ForeignArray):
         array.close()
-    elif isinstance(array.store_path.store, zarr.storage.ZipStore):
-        array.store_path.store.close()
+    else:
+        close_archive(array)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Workers of dask.distributed that run windows of blocks: those of any client, and a LocalCluster of ours.
+"""Workers of dask.distributed that run windows of blocks: those of any client.
 
 What a run leaves on workers is taken away by its plugin (`plugin.py`); what it has asked for and not got is cancelled.
+A block whose worker dies is not handed on by the scheduler: it comes back as a suspect.
 """
 
 from __future__ import annotations
@@ -11,22 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from tilewise import inspection, machine
-from tilewise.cluster import Layout
+from tilewise import inspection
 from tilewise.errors import ClusterError, TilewiseError
-from tilewise.plugin import Terms, abandoned, name_of, plugin
-from tilewise.workers import (
-    WORKER_ENVIRONMENT,
-    OnResult,
-    Workers,
-    deaf_to_sigint,
-    environment,
-    hidden_main,
-    lost,
-)
+from tilewise.plugin import Terms, abandoned, name_of, plugin, unforgiven
+from tilewise.workers import WIND_DOWN, Key, OnResult, WorkerDied, Workers, lost
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -35,6 +27,10 @@ log = logging.getLogger("tilewise")
 
 #: Seconds between two looks at whether the workers are still there.
 WATCH = 2.0
+#: Seconds between two questions whether to go on while nothing finishes.
+TICK = 0.25
+#: Instead of a result.
+NOT_THERE = object()
 
 
 @contextmanager
@@ -69,7 +65,7 @@ def told(client: Any) -> Iterator[None]:
     try:
         yield
     except KilledWorker as error:
-        raise lost(f"{error.last_worker.address}, and others before it: {error}") from error
+        raise lost(f"worker {error.last_worker.address}") from error
     except CancelledError as error:
         if client.status == "running" and "connection-lost" not in str(error):
             raise ClusterError("tasks of the run were cancelled by somebody else", got=error, do="run again") from error
@@ -95,7 +91,7 @@ def _no_scheduler(error: BaseException) -> ClusterError:
     return ClusterError(
         "the scheduler or one of its workers cannot be reached any more",
         got=f"{type(error).__name__}: {error}",
-        do="look into its log, start it again, and run again with --overwrite",
+        do="look into its log, start it again, and run again with --resume",
     )
 
 
@@ -106,143 +102,178 @@ class DistributedWorkers(Workers):
     """
 
     def __init__(self, client: Any, run: str, only: frozenset[str] | None = None, patience: float = 60.0) -> None:
-        self._client = client
+        self.client = client
+        #: Of the workers that are there.
+        self.threads = 0
         self._run = run
         self._only = sorted(only) if only else None
         self._patience = patience
-        self._nthreads: dict[str, int] = {}
         self._seen = self._looked = time.monotonic()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:  # noqa: D102 - as the interface says
         key = f"tilewise-{self._run}-call-{uuid.uuid4().hex[:12]}"
-        with told(self._client):
-            self._look()
-            future = self._client.submit(function, *args, key=key, pure=False, workers=self._only)
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        with told(self.client):
+            self.look()
+            future = self.client.submit(function, *args, key=key, pure=False, workers=self._only)
             try:
-                return self._result(self._next(self._watched([future])))
+                self.client.run_on_scheduler(unforgiven, [key])
+                result = NOT_THERE
+                while result is NOT_THERE:
+                    future.add_done_callback(done.put)
+                    while self.next(done) is None:
+                        pass
+                    result = self.fetch(future)
+                return result
             finally:
-                self._cancel([] if future.done() else [future])
+                self.cancel([] if future.done() else [future])
 
     def everywhere(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:  # noqa: D102
-        with told(self._client):
-            found: Mapping[str, Any] = self._client.run(inspection.aside, function, args, workers=self._only)
+        with told(self.client):
+            found: Mapping[str, Any] = self.client.run(inspection.aside, function, args, workers=self._only)
         return found
 
     def stream(  # noqa: D102
         self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]
     ) -> None:
-        source = iter(windows)
-        pending: dict[Any, Any] = {}
-        done = self._watched(self._submit(source, pending))
-        more = bool(pending)
-        try:
-            while pending:
-                with told(self._client):
-                    future = self._next(done)
-                    del pending[future.key]
-                    result = self._result(future)
-                future.release()
-                on_result(future.key, result[0])
-                if more and len(pending) <= 2 * sum(self._nthreads.values()):
-                    added = self._submit(source, pending)
-                    more = bool(added)
-                    self._watched(added, done)
-        finally:
-            self._cancel(list(pending.values()))
+        _Stream(self, windows, on_result, go_on).run()
 
-    def _submit(self, source: Iterator[da.Array], pending: dict[Any, Any]) -> list[Any]:
+    def persist(self, window: da.Array) -> list[Any]:
+        """Futures of a window that has been submitted; none of its blocks is handed on when its worker dies."""
         from distributed import futures_of
 
-        window = next(source, None)
-        if window is None:
-            return []
-        with told(self._client):
-            self._look()
-            futures: list[Any] = futures_of(self._client.persist(window, workers=self._only))
-        pending.update({future.key: future for future in futures})
+        with told(self.client):
+            self.look()
+            futures: list[Any] = futures_of(self.client.persist(window, workers=self._only))
+            self.client.run_on_scheduler(unforgiven, [future.key for future in futures])
         return futures
 
-    def _watched(self, futures: Iterable[Any], done: queue.SimpleQueue[Any] | None = None) -> queue.SimpleQueue[Any]:
-        """A queue into which futures come as they finish."""
-        done = queue.SimpleQueue() if done is None else done
-        for future in futures:
-            future.add_done_callback(done.put)
-        return done
+    def begun(self) -> set[Any]:
+        """Keys that workers have in work, or at hand as the next."""
+        with told(self.client):
+            return {key for keys in self.client.processing().values() for key in keys}
 
-    def _next(self, done: queue.SimpleQueue[Any]) -> Any:
-        """The next future that has finished; meanwhile the workers are watched."""
-        while True:
-            if time.monotonic() - self._looked > WATCH:
-                self._look()
-            with suppress(queue.Empty):
-                return done.get(timeout=WATCH)
-
-    def _result(self, future: Any) -> Any:
-        """The result of a future that has finished; its worker may die before it is fetched."""
-        while True:
-            try:
-                return future.result(timeout=WATCH)
-            except TimeoutError:
-                if future.status == "error":
-                    raise
-                self._look()
-
-    def _look(self) -> None:
-        """Refuse to go on when a worker has died with blocks of this run: Dask would only give them to the next one."""
-        there = self._client.nthreads()
+    def look(self) -> None:
+        """Refuse to wait any longer for workers to come back."""
+        there = self.client.nthreads()
         if self._only is not None:
             there = {worker: there[worker] for worker in self._only if worker in there}
-        for worker in self._nthreads.keys() - there.keys():
-            for _, event in self._client.get_events(worker) or ():
-                if event.get("action") == "remove-worker" and not event.get("expected"):
-                    keys = [key for key in event["processing-tasks"] if f"tilewise-{self._run}-" in str(key)]
-                    if keys:
-                        raise lost(f"{worker}, with {len(keys)} blocks of this run")
-        self._nthreads, self._looked = there, time.monotonic()
+        self.threads, self._looked = sum(there.values()), time.monotonic()
         self._seen = self._looked if there else self._seen
         if self._looked - self._seen > self._patience:
             raise ClusterError(
                 "every worker has left the scheduler",
                 got=f"none for {self._patience:g} s",
-                do="start workers, and run again with --overwrite",
+                do="start workers, and run again with --resume",
             )
 
-    def _cancel(self, futures: list[Any]) -> None:
+    def next(self, done: queue.SimpleQueue[Any]) -> Any:
+        """The next future that has finished, or None after a moment; workers are watched meanwhile."""
+        if time.monotonic() - self._looked > WATCH:
+            with told(self.client):
+                self.look()
+        with suppress(queue.Empty):
+            return done.get(timeout=TICK)
+        return None
+
+    def fetch(self, future: Any) -> Any:
+        """The result of a future that has finished; NOT_THERE where its worker has gone since, and it is done again."""
+        try:
+            return future.result(timeout=WATCH)
+        except TimeoutError:
+            if future.status == "error":
+                raise
+            return NOT_THERE
+
+    def cancel(self, futures: list[Any]) -> None:
         """Take back what has not been done, so that nothing of the run is left on the cluster."""
-        if futures and self._client.status == "running":
+        if futures and self.client.status == "running":
             with suppress(OSError, CancelledError):
-                self._client.cancel(futures)
+                self.client.cancel(futures)
 
 
-# --- a cluster of ours
+class _Stream:
+    """Windows on their way through the workers of a client: the next is submitted while the last is still at work."""
 
+    def __init__(
+        self,
+        workers: DistributedWorkers,
+        windows: Iterable[da.Array],
+        on_result: OnResult,
+        go_on: Callable[[], bool],
+    ) -> None:
+        self._workers = workers
+        self._windows = iter(windows)
+        self._on_result = on_result
+        self._go_on = go_on
+        self._pending: dict[Key, Any] = {}
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._submits = True
+        self._deadline = float("inf")
+        self._suspects: list[Key] = []
+        self._dead: set[str] = set()
 
-@contextmanager
-def open_local(layout: Layout, run: str) -> Iterator[Workers]:
-    """A LocalCluster of ours, closed at the end."""
-    import dask.config
-    from distributed import Client, LocalCluster
+    def run(self) -> None:
+        """Submit and receive until nothing is left, or nothing more may begin."""
+        try:
+            self._submit()
+            while self._pending:
+                self._receive()
+                self._submit()
+        finally:
+            self._workers.cancel(list(self._pending.values()))
+        if self._suspects:
+            raise WorkerDied(self._suspects, lost(", ".join(sorted(self._dead))))
 
-    off = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause", "terminate")}
-    environ = {**WORKER_ENVIRONMENT, "MALLOC_TRIM_THRESHOLD_": str(machine.TRIM_THRESHOLD)}
-    spawn = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in environ.items()}
-    with ExitStack() as stack:
-        # The nanny writes these into its own process, which is this one, and leaves them there.
-        stack.enter_context(environment(environ, also=("PYTHONHASHSEED", "__DASK_PARENT_PID")))
-        stack.enter_context(dask.config.set({**off, **spawn, "distributed.scheduler.allowed-failures": 0}))
-        with hidden_main(), deaf_to_sigint():
-            cluster = stack.enter_context(
-                LocalCluster(
-                    n_workers=layout.processes,
-                    threads_per_worker=layout.slots,
-                    processes=True,
-                    memory_limit=None,
-                    dashboard_address=":0",
-                    silence_logs=logging.ERROR,
-                )
-            )
-            client = stack.enter_context(Client(cluster, set_as_default=False))
-            numbers = {worker: number for number, worker in enumerate(sorted(client.nthreads()))}
-            terms = Terms(threads=layout.slots, numbers=numbers if layout.device == "cuda" else None, ours=True)
-            client.register_plugin(plugin(run, terms), name=f"tilewise-{run}")
-        yield DistributedWorkers(client, run)
+    def _submit(self) -> None:
+        if self._deadline == float("inf") and not self._go_on():
+            self._deadline = time.monotonic() + WIND_DOWN
+            self._take_back()
+        if not self._submits or len(self._pending) > 2 * self._workers.threads:
+            return
+        window = next(self._windows, None)
+        self._submits = window is not None
+        if window is not None:
+            futures = self._workers.persist(window)
+            self._pending.update({future.key: future for future in futures})
+            self._watch(futures)
+
+    def _watch(self, futures: Iterable[Any]) -> None:
+        for future in futures:
+            future.add_done_callback(self._done.put)
+
+    def _take_back(self) -> None:
+        """Let nothing more begin."""
+        self._submits = False
+        begun = self._workers.begun() if self._pending else ()
+        idle = [key for key, future in self._pending.items() if key not in begun and not future.done()]
+        self._workers.cancel([self._pending.pop(key) for key in idle])
+
+    def _receive(self) -> None:
+        from distributed import KilledWorker
+
+        future = self._workers.next(self._done)
+        if future is None and time.monotonic() > self._deadline:
+            log.warning("%d blocks did not end within %g s, and are given up", len(self._pending), WIND_DOWN)
+            self._workers.cancel(list(self._pending.values()))
+            self._pending.clear()
+        if future is None or future.key not in self._pending:
+            return
+        with told(self._workers.client):
+            try:
+                result = self._workers.fetch(future)
+            except KilledWorker as error:
+                self._suspect(self._pending.pop(future.key), error.last_worker.address)
+                return
+        if result is NOT_THERE:
+            self._watch([future])
+            return
+        del self._pending[future.key]
+        future.release()
+        self._on_result(future.key, result[0])
+
+    def _suspect(self, future: Any, worker: str) -> None:
+        self._suspects.append(future.key)
+        self._dead.add(f"worker {worker}")
+        if len(self._suspects) == 1:
+            self._take_back()

@@ -27,6 +27,7 @@ OnBlock = Callable[[BlockRecord], None]
 WINDOW = 256
 #: Tiles in a row whose worker dies although they are alone, after which it is no tile's fault.
 MOST_DEATHS = 5
+_FAILED = (TileState.FAILED, TileState.QUARANTINED)
 
 
 def run_program(
@@ -115,7 +116,7 @@ class _Run:
         for tile in record.tiles:
             if tile.state is TileState.DONE:
                 self._deaths = 0
-            if tile.halt or (tile.error and not self._program.skip):
+            if tile.halt or (tile.state in _FAILED and not self._program.skip):
                 self._failure = self._failure or tile
 
     def _try_singly(self, suspects: Iterable[Ranges]) -> None:

@@ -79,7 +79,7 @@ class MissingStoreError(TilewiseError, FileNotFoundError):
 
 
 class StoreAccessError(TilewiseError, OSError):
-    """A remote store cannot be reached, or access to it was denied."""
+    """A store cannot be reached or read, or access to it was denied."""
 
     exit_code = 1
 
@@ -124,6 +124,12 @@ class TileError(TilewiseError, RuntimeError):
 
 class StoreFullError(TilewiseError, OSError):
     """There is no space left where the output is written; the run has stopped, and can be resumed."""
+
+    exit_code = 1
+
+
+class DamagedDataError(TilewiseError, ValueError):
+    """Stored data of an input cannot be decoded; the message names the chunk."""
 
     exit_code = 1
 

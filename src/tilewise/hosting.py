@@ -7,7 +7,7 @@ worker of the process, since a process may hold several. What runs are here is p
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ class _Guest:
     slots: int = 0
     working: int = 0
     number: int = 0
+    over: Callable[[], bool] = bool
 
 
 _GUESTS: dict[str, _Guest] = {}
@@ -35,8 +36,11 @@ _KNOWN = threading.local()
 _USUAL = [0]
 
 
-def arrive(run: str, *, slots: int, number: int = 0) -> None:
-    """A worker of this process takes part in a run, with up to `slots` tiles at a time, on CUDA device `number`."""
+def arrive(run: str, *, slots: int, number: int = 0, over: Callable[[], bool] = bool) -> None:
+    """A worker of this process takes part in a run, with up to `slots` tiles at a time, on CUDA device `number`.
+
+    `over` tells whether the run has been told to stop meanwhile.
+    """
     import torch  # noqa: F401 - what is not loaded cannot be set
 
     with _CHANGED:
@@ -46,6 +50,7 @@ def arrive(run: str, *, slots: int, number: int = 0) -> None:
         guest.workers += 1
         guest.slots += slots
         guest.number = number
+        guest.over = over
         _CHANGED.notify_all()
 
 
@@ -116,7 +121,7 @@ def is_host() -> bool:
 def is_over(run: str) -> bool:
     """Whether no worker of this process takes part in a run any more, so that its blocks had better stop."""
     with _CHANGED:
-        return run not in _GUESTS or _GUESTS[run].workers == 0
+        return run not in _GUESTS or _GUESTS[run].workers == 0 or _GUESTS[run].over()
 
 
 def device_of(run: str, device: str) -> str:
@@ -169,9 +174,9 @@ def _is_full(run: str) -> bool:
 
 
 @contextmanager
-def hosted(run: str, *, slots: int) -> Iterator[None]:
-    """This process takes part in a run meanwhile."""
-    arrive(run, slots=slots)
+def hosted(run: str, *, slots: int, over: Callable[[], bool] = bool) -> Iterator[None]:
+    """This process takes part in a run meanwhile; `over` tells whether it has been told to stop."""
+    arrive(run, slots=slots, over=over)
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import os
 import socket
 import uuid
@@ -18,7 +17,7 @@ from tilewise.baseline import measure_baseline
 from tilewise.cluster import Ceiling, Device, Layout
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import ClusterError, ParameterError
-from tilewise.folders import Folder
+from tilewise.locking import Lease
 
 # --- versions
 
@@ -239,15 +238,22 @@ def unseen_inputs(arrays: Sequence[ArrayRef]) -> tuple[str, list[tuple[str, str]
 
 
 def unseen_sidecar(place: str, run: str) -> tuple[str, list[tuple[str, str]]]:
-    """This host, and the sidecar if its plan is not the one that the run has just written."""
+    """This host, and the sidecar if its lock, which every tile asks, does not name the run."""
     try:
-        plan = json.loads(Folder(place).read_text("plan.json") or "{}")
+        Lease(place, run).check()
     except Exception as error:  # noqa: BLE001 - whatever keeps it from being read is the answer
         return socket.gethostname(), [(place, f"{type(error).__name__}: {error}")]
-    return socket.gethostname(), [] if plan.get("run") == run else [(place, "the plan of the run is not there")]
+    return socket.gethostname(), []
 
 
-def unseen_output(store: str, run: str) -> tuple[str, list[tuple[str, str]]]:
+def cpu_capability() -> str:
+    """The vector instructions that torch uses here, on which bits depend."""
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def unseen_output(store: str, runs: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
     """This host, and the output if it is not here the one that the run has just made."""
     import zarr
 
@@ -257,7 +263,7 @@ def unseen_output(store: str, run: str) -> tuple[str, list[tuple[str, str]]]:
         made = attrs.get("tilewise", {}).get("run")
     except Exception as error:  # noqa: BLE001 - whatever keeps it from being opened is the answer
         return socket.gethostname(), [(store, f"{type(error).__name__}: {error}")]
-    return socket.gethostname(), [] if made == run else [(store, "another store, which this run has not made")]
+    return socket.gethostname(), [] if made in runs else [(store, "another store, which this run has not made")]
 
 
 def refuse_unseen(what: str, answers: Mapping[str, tuple[str, list[tuple[str, str]]]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from tilewise import machine, places
@@ -93,7 +93,19 @@ class Job:
     @property
     def sidecar_folder(self) -> Folder:
         """Where the job's records and scratch data lie."""
-        return Folder(self.sidecar or self.output.store.rstrip("/") + ".tilewise")
+        return Folder(self.sidecar) if self.sidecar else self.locked_folder
+
+    @property
+    def locked_folder(self) -> Folder:
+        """Where the output is locked: beside it, wherever the records lie, so that every job on it looks there."""
+        return Folder(self.output.store.rstrip("/") + ".tilewise")
+
+    def anchored(self) -> Job:
+        """The same job, wherever a process stands: its relative places, which begin here, are absolute."""
+        stores = {n: replace(i, store=places.absolute(str(i.store))) for n, i in self.inputs.items() if not i.in_memory}
+        output = replace(self.output, store=places.absolute(self.output.store))
+        sidecar = None if self.sidecar is None else places.absolute(self.sidecar)
+        return replace(self, inputs={**self.inputs, **stores}, output=output, sidecar=sidecar)
 
     def to_dict(self) -> dict[str, Any]:
         """The job as JSON data, as a job file would say it; in-memory inputs are named, not stored."""

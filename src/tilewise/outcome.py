@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tilewise.fields import Status
+from tilewise.ledger import Totals
+from tilewise.ledger_rows import meaning
 from tilewise.planning import Plan
-from tilewise.records import BlockRecord
+from tilewise.records import BlockRecord, TileState
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a finished run did.
+    """What a run that has come to its end did.
 
     Attributes
     ----------
@@ -23,6 +24,8 @@ class Report:
         Path of the output.
     plan
         The plan, with the baseline that the run measured.
+    tiles
+        Tiles that this run has done.
     seconds
         Wall time of the tiles.
     startup
@@ -30,13 +33,21 @@ class Report:
     phases
         Seconds of reading, computing and writing, over all slots.
     statuses
-        Pixels by status meaning, where the kernel has a status.
+        Pixels of the whole output by status meaning, where the kernel has a status.
     peaks
         Largest resident bytes of each process that did tiles.
     misfits
-        Values that a packed output could not hold: written as missing, with status non_finite.
+        Values of the whole output that it, packed, could not hold: written as missing, with status non_finite.
     warnings
         What may be wrong with the workers, such as a library of another version.
+    resumed
+        Tiles that earlier runs had done.
+    failed
+        Tiles that failed, where the job skips such.
+    retries
+        How often something was tried again.
+    shrunk
+        Tiles done in smaller panels than the plan's, since memory did not allow these.
     """
 
     output: str
@@ -49,6 +60,10 @@ class Report:
     peaks: Mapping[str, int]
     misfits: int = 0
     warnings: tuple[str, ...] = ()
+    resumed: int = 0
+    failed: int = 0
+    retries: int = 0
+    shrunk: int = 0
 
     @property
     def peak(self) -> int:
@@ -63,12 +78,28 @@ class Report:
 
 @dataclass(frozen=True)
 class Event:
-    """Progress of a run: tiles done of all, and seconds since the first block was started."""
+    """Progress of a run.
+
+    Attributes
+    ----------
+    done, total
+        Tiles done, those of earlier runs among them, of all.
+    seconds
+        Wall time since the first block was started.
+    nbytes
+        Bytes that this run has read and written.
+    resumed
+        Tiles that earlier runs had done.
+    failed
+        Tiles that have failed.
+    """
 
     done: int
     total: int
     seconds: float
     nbytes: int
+    resumed: int = 0
+    failed: int = 0
 
 
 OnProgress = Callable[[Event], None]
@@ -77,23 +108,34 @@ OnProgress = Callable[[Event], None]
 class Tally:
     """Sums of the records as they come in; nothing that grows with the number of tiles."""
 
-    def __init__(self, plan: Plan, output: str, begin: float, progress: OnProgress | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        output: str,
+        begin: float,
+        progress: OnProgress | None = None,
+        earlier: Totals | None = None,
+    ) -> None:
         self._plan = plan
         self._output = output
         self._begin = begin
         self._progress = progress
         self._start = time.perf_counter()
-        self._done = 0
+        self._resumed = earlier.states.get(TileState.DONE, 0) if earlier else 0
+        self._done = self._failed = self._retries = self._shrunk = 0
         self._phases = [0.0, 0.0, 0.0]
-        self._statuses: Counter[int] = Counter()
+        self._statuses = Counter(earlier.statuses if earlier else {})
+        self._misfits = earlier.misfits if earlier else 0
         self._peaks: dict[str, int] = {}
-        self._misfits = 0
 
     def add(self, record: BlockRecord) -> None:
         """Take in one block, and tell whoever watches."""
         self._peaks[record.process] = max(record.peak, self._peaks.get(record.process, 0))
         for tile in record.tiles:
-            self._done += not tile.error
+            self._done += tile.state is TileState.DONE
+            self._failed += tile.state in (TileState.FAILED, TileState.QUARANTINED)
+            self._retries += tile.attempts - 1
+            self._shrunk += bool(tile.panel)
             self._phases = [a + b for a, b in zip(self._phases, tile.seconds, strict=True)]
             self._statuses.update(tile.statuses)
             self._misfits += tile.misfits
@@ -103,12 +145,24 @@ class Tally:
         """Tell whoever watches how far the run is."""
         if self._progress is not None:
             plan = self._plan
-            share = self._done / plan.tiles
-            nbytes = int(share * (plan.read_bytes + plan.write_bytes))
-            self._progress(Event(self._done, plan.tiles, time.perf_counter() - self._start, nbytes))
+            done = self._resumed + self._done
+            nbytes = int(self._done / plan.tiles * (plan.read_bytes + plan.write_bytes))
+            event = Event(done, plan.tiles, time.perf_counter() - self._start, nbytes, self._resumed, self._failed)
+            self._progress(event)
+
+    def _by_meaning(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for code, count in sorted(self._statuses.items()):
+            found[meaning(code)] += count
+        return dict(found)
+
+    @property
+    def tried(self) -> int:
+        """Tiles of which something has become, in this run or before."""
+        return self._resumed + self._done + self._failed
 
     def report(self, warnings: tuple[str, ...] = ()) -> Report:
-        """The sums of a finished run."""
+        """The sums so far."""
         return Report(
             output=self._output,
             plan=self._plan,
@@ -116,8 +170,12 @@ class Tally:
             seconds=time.perf_counter() - self._start,
             startup=self._start - self._begin,
             phases=dict(zip(("read", "compute", "write"), self._phases, strict=True)),
-            statuses={Status(code).meaning: n for code, n in sorted(self._statuses.items())},
+            statuses=self._by_meaning(),
             peaks=self._peaks,
             misfits=self._misfits,
             warnings=warnings,
+            resumed=self._resumed,
+            failed=self._failed,
+            retries=self._retries,
+            shrunk=self._shrunk,
         )

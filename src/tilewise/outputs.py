@@ -36,7 +36,7 @@ class Output:
         Dtype of the floating outputs, where it is not to be the declared one.
     codec
         "zstd", "gzip", "blosc", "none", or a codec as Zarr v3 metadata writes it:
-        {"name": "zstd", "configuration": {"level": 9}}.
+        {"name": "zstd", "configuration": {"level": 9}}. zstd and gzip write a checksum into every chunk.
     attrs
         Attributes by output name, such as {"solution": {"units": "mm/year"}}.
     encoding
@@ -207,7 +207,7 @@ def _default_chunks(
 def _target(output: Output, spec: OutputSpec, default: Mapping[str, int]) -> Target:
     chunks = tuple(min(default.get(dim, size), size) for dim, size in spec.sizes.items())
     shards = None
-    if output.shards is not None:
+    if output.shards is not None and spec.dims:  # a single value is one chunk, which zarr writes in no shard
         wanted = tuple(output.shards.get(dim, chunk) for dim, chunk in zip(spec.dims, chunks, strict=True))
         # A shard larger than the array is the same as one of just enough chunks.
         shards = tuple(min(size, -(-n // c) * c) for size, n, c in zip(wanted, spec.shape, chunks, strict=True))
@@ -224,8 +224,13 @@ def _target(output: Output, spec: OutputSpec, default: Mapping[str, int]) -> Tar
     )
 
 
+#: Written unless the job says otherwise: with a checksum in every chunk, so that a changed byte is found when it is
+#: read. Level 0 is zstd's own default.
+_DEFAULTS: dict[str, dict[str, Any]] = {"zstd": {"level": 0, "checksum": True}}
+
+
 def compressors(codec: str | Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """The codec as Zarr v3 metadata.
+    """The codec as Zarr v3 metadata; zstd writes checksums unless it is told not to.
 
     Raises
     ------
@@ -233,11 +238,13 @@ def compressors(codec: str | Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         Zarr has no such codec here.
 
     >>> compressors("zstd")
-    ({'configuration': {}, 'name': 'zstd'},)
+    ({'configuration': {'level': 0, 'checksum': True}, 'name': 'zstd'},)
     """
     if codec == "none":
         return ()
     found: dict[str, Any] = {"configuration": {}} | ({"name": codec} if isinstance(codec, str) else dict(codec))
+    if isinstance(found["configuration"], Mapping):
+        found["configuration"] = {**_DEFAULTS.get(str(found.get("name")), {}), **found["configuration"]}
     try:
         found_class = zarr.registry.get_codec_class(str(found.get("name")))
         if not issubclass(found_class, BytesBytesCodec):

@@ -123,6 +123,21 @@ class Plan:
             "write_bytes": self.write_bytes,
         }
 
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], size: Sequence[int]) -> Plan:
+        """The plan that `to_dict` wrote, of tile dimensions of these sizes.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is not one.
+        """
+        memory = {name: value for name, value in found["memory"].items() if name != "peak"}
+        grid = TileGrid(tuple(found["tile_dims"]), tuple(size), tuple(found["tile"].values()))
+        plain = ("block", "panel", "memory_limit", "processes", "slots", "read_bytes", "needed_bytes", "write_bytes")
+        unit = tuple(found["unit"].values())
+        return cls(grid=grid, unit=unit, memory=Memory(**memory), **{name: found[name] for name in plain})
+
 
 def make_plan(
     work: Workload,

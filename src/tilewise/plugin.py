@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ class Terms:
     only
         Addresses of the workers that take part; all unless given.
     numbers
-        CUDA devices by address of the worker; None where there is nothing to share out.
+        CUDA devices by address of the worker; None where there is nothing to share out. Workers of ours have them by
+        name, which the next process of a nanny has too.
     ours
         Whether the workers are ours, so that their allocator may be set.
     """
@@ -80,6 +81,17 @@ def abandoned(dask_scheduler: Any) -> list[str]:
     return [name for name in names if name.partition("@")[2] not in dask_scheduler.clients]
 
 
+def unforgiven(keys: Iterable[Any], dask_scheduler: Any) -> None:
+    """Have the first death of a worker be the last of these tasks, whatever others may be allowed.
+
+    A scheduler hands the tasks of a worker that has died to the next, and one that kills its worker to some more.
+    """
+    for key in keys:
+        task = dask_scheduler.tasks.get(key)
+        if task is not None:
+            task.suspicious = max(task.suspicious, dask_scheduler.allowed_failures)
+
+
 def _slots(worker: Any, threads: int, only: frozenset[str] | None) -> int:
     """Tiles that a worker may have in work; 0 where it does not take part."""
     return min(threads, worker.state.nthreads) if only is None or worker.contact_address in only else 0
@@ -96,9 +108,8 @@ async def take_part(
     await asyncio.to_thread(importlib.import_module, "tilewise.engine")
     number = 0
     if numbers is not None:
-        number = numbers.get(worker.contact_address, os.getpid()) % max(
-            1, importlib.import_module("torch").cuda.device_count()
-        )
+        number = numbers.get(worker.contact_address, worker.name if ours else os.getpid())
+        number %= max(1, importlib.import_module("torch").cuda.device_count())
     if ours:
         hosting.settle()
     hosting.arrive(run, slots=slots, number=number)

@@ -12,7 +12,7 @@ import zarr.storage
 
 from tilewise import hosting
 from tilewise.coordinates import Array
-from tilewise.errors import BudgetError, KernelContractError, TilewiseError, UnsupportedStoreError
+from tilewise.errors import BudgetError, DamagedDataError, KernelContractError, TilewiseError, UnsupportedStoreError
 from tilewise.fields import Tile
 from tilewise.linalg.layout import one_thread
 from tilewise.memory import megabytes
@@ -72,16 +72,7 @@ def _try_one_pixel(session: Session) -> None:
     program = session.program
     signature = program.signature
     tile = Tile(0, program.grid.dims, (0,) * len(program.grid.dims), (1,) * len(program.grid.dims))
-    try:
-        boxes = session.read(tile)
-    except TilewiseError:
-        raise
-    except Exception as error:
-        raise UnsupportedStoreError(
-            "the inputs cannot be read at their first pixel",
-            got=f"{type(error).__name__}: {error}",
-            do="look for a damaged chunk, or a codec that cannot be used here",
-        ) from error
+    boxes = _first_boxes(session, tile)
     runs = [_trial(session, boxes, tile, filling) for filling in (0, 1)]
     for spec in signature.outputs:
         kept = (runs[0][spec.name] == 0) & (runs[1][spec.name] == 1)
@@ -92,6 +83,19 @@ def _try_one_pixel(session: Session) -> None:
                 expected=f"an array with dims {spec.dims}",
                 do="fill out[name] in compute, with copy_ or in place",
             )
+
+
+def _first_boxes(session: Session, tile: Tile) -> dict[str, Array]:
+    try:
+        return session.read(tile, session.tries())
+    except DamagedDataError as error:
+        if session.program.skip:  # its tile will fail, and the others are to be done
+            return session.ones(tile)
+        raise UnsupportedStoreError(
+            "the inputs cannot be read at their first pixel",
+            got=f"{error.what}: {error.got}",
+            do=f"{error.do}, or a codec that can be used here; or set on_error to skip",
+        ) from error
 
 
 def _trial(session: Session, boxes: Mapping[str, Array], tile: Tile, filling: int) -> dict[str, Array]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import cloudpickle
 
+from tilewise.errors import DimensionError
 from tilewise.fields import TileGrid
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.locking import Lease
@@ -37,6 +38,10 @@ class Program:
     #: What says whether the output is still this run's to write; None where nobody else can be at work on it.
     lease: Lease | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a grid under which cells could be lost, wherever it comes from."""
+        refuse_shared_units(self.grid, self.targets)
+
     def ticket(self) -> Ticket:
         """The program as a task carries it: pickled once, kernels of the user's script by value."""
         return Ticket(self.run, cloudpickle.dumps(self), self.hosted)
@@ -49,3 +54,27 @@ class Ticket:
     run: str
     payload: bytes
     hosted: bool = False
+
+
+def refuse_shared_units(grid: TileGrid, targets: Iterable[Target]) -> None:
+    """Refuse tiles that are not whole write units of every output.
+
+    Two tiles that share a write unit both read it, change their part and write it back: the later one undoes the
+    earlier, and nothing says so. Plans never have such tiles; here every grid is checked that is ever run.
+
+    Raises
+    ------
+    DimensionError
+        The message names output and dimension.
+    """
+    for target in targets:
+        units = dict(zip(target.spec.dims, target.unit, strict=True))
+        for dim, size, tile in zip(grid.dims, grid.size, grid.tile_shape, strict=True):
+            unit = units.get(dim, size)  # an output that lacks the dimension has one unit for all of it
+            if tile < size and tile % unit:
+                raise DimensionError(
+                    f"tiles along {dim!r} would share write units of output {target.spec.name!r}",
+                    got=f"tiles of {tile} for write units of {unit}",
+                    expected=f"a multiple of {unit}, or {size}, all of it",
+                    do=f"set tile.{dim} to {max(1, tile // unit) * unit}, or leave it out",
+                )

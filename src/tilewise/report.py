@@ -1,188 +1,17 @@
-"""What people see: progress while a job runs, a plan and a finished run in a few lines, and both as JSON."""
+"""A plan and a finished run in a few lines, and a job before it runs as JSON."""
 
 from __future__ import annotations
 
-import logging
-import math
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from tilewise.fields import FieldSpec
+from tilewise.texts import format_bytes, format_rate, format_seconds, table
 
 if TYPE_CHECKING:
     from tilewise.job import Job
-    from tilewise.outcome import Event, Report
-
-#: Seconds between two lines of progress where there is no terminal.
-INTERVAL = 10.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def format_bytes(count: float) -> str:
-    """Bytes as a person reads them, to three digits.
-
-    >>> format_bytes(512), format_bytes(1536), format_bytes(5_000_000_000)
-    ('512 B', '1.50 KiB', '4.66 GiB')
-    """
-    power = 0
-    # 999.5 is the first to be rounded to four digits.
-    while count >= 999.5 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    digits = 0 if power == 0 or count >= 99.95 else 1 if count >= 9.995 else 2
-    return f"{count:.{digits}f} {_UNITS[power]}"
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration as a person reads it: two units at most.
-
-    >>> format_seconds(0.0123), format_seconds(3.21), format_seconds(75), format_seconds(7325)
-    ('12 ms', '3.2 s', '1 min 15 s', '2 h 2 min')
-    """
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
-    first = next(i for i, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
-
-
-def format_rate(nbytes: float, seconds: float) -> str:
-    """Throughput as a person reads it.
-
-    >>> format_rate(3 << 20, 2.0)
-    '1.50 MiB/s'
-    """
-    return f"{format_bytes(nbytes / seconds)}/s" if seconds > 0 else "-"
-
-
-# --- progress
-
-
-class Progress:
-    """Watches a run and says nothing; a context manager, so that a run that fails leaves the terminal in order."""
-
-    def __call__(self, event: Event) -> None:
-        """Take note of an event."""
-
-    def close(self) -> None:
-        """Leave the terminal in order."""
-
-    def __enter__(self) -> Progress:
-        """Itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close."""
-        self.close()
-
-
-def progress(*, quiet: bool = False, stream: TextIO | None = None) -> Progress:
-    """What to hand to `run(progress=...)`: a bar on a terminal, else a line at the start, every 10 s and at the end.
-
-    Parameters
-    ----------
-    quiet
-        Say nothing.
-    stream
-        Where to; standard error unless given. A run never fails because nobody listens there.
-
-    >>> from tilewise.outcome import Event
-    >>> watch = progress(stream=sys.stdout)
-    >>> for event in (Event(0, 8, 0.0, 0), Event(2, 8, 1.0, 1 << 30), Event(8, 8, 4.0, 4 << 30)):
-    ...     watch(event)
-    tilewise: 0 of 8 tiles
-    tilewise: 8 of 8 tiles (100 %) in 4.0 s, 1.00 GiB/s
-    """
-    stream = sys.stderr if stream is None else stream
-    if quiet or stream is None:
-        return Progress()
-    return _Bar(stream) if stream.isatty() else _Lines(stream)
-
-
-class _Lines(Progress):
-    """A line now and then, for logs."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._last = -math.inf
-
-    def __call__(self, event: Event) -> None:
-        if event.done == event.total or event.seconds - self._last >= INTERVAL:
-            self._last = event.seconds
-            with suppress(OSError, ValueError):
-                self._stream.write(f"tilewise: {_line(event)}\n")
-                self._stream.flush()
-
-
-def _line(event: Event) -> str:
-    text = f"{event.done:,} of {event.total:,} tiles"
-    if not event.done:
-        return text
-    text += f" ({100 * event.done // event.total} %) in {format_seconds(event.seconds)}"
-    text += f", {format_rate(event.nbytes, event.seconds)}"
-    left = event.seconds * (event.total - event.done) / event.done
-    return f"{text}, about {format_seconds(left)} left" if event.done < event.total else text
-
-
-class _Bar(Progress):
-    """A bar of tiles with bytes a second and the time that is left."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._bar: Any = None
-
-    def __call__(self, event: Event) -> None:
-        from tqdm import tqdm
-
-        with suppress(OSError, ValueError):
-            if self._bar is None:
-                form = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} tiles [{elapsed}<{remaining}{postfix}]"
-                self._bar = tqdm(
-                    total=event.total, initial=event.done, file=self._stream, dynamic_ncols=True, bar_format=form
-                )
-            self._bar.set_postfix_str(format_rate(event.nbytes, event.seconds), refresh=False)
-            self._bar.update(event.done - self._bar.n)
-            if event.done == event.total:
-                self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            with suppress(OSError, ValueError):
-                self._bar.close()
-
-
-class _Handler(logging.StreamHandler[TextIO]):
-    """Log messages as lines of their own, above a bar that is being drawn."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        with suppress(OSError, ValueError):
-            tqdm.write(self.format(record), file=self.stream)
-
-
-@contextmanager
-def logged(*, quiet: bool = False) -> Iterator[None]:
-    """Show tilewise's log messages on standard error meanwhile; only errors where `quiet`."""
-    log = logging.getLogger("tilewise")
-    handler = _Handler(sys.stderr)
-    handler.setFormatter(logging.Formatter("tilewise: %(message)s"))
-    before = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.ERROR if quiet else logging.INFO)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-        log.removeHandler(handler)
-
-
-# --- plans and runs
+    from tilewise.outcome import Report
 
 
 def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
@@ -263,7 +92,7 @@ def plan_text(document: Mapping[str, Any]) -> str:
         ("reads", f"{format_bytes(plan['read_bytes'])}, {plan['read_amplification']:.2f} times the inputs"),
         ("writes", format_bytes(plan["write_bytes"])),
     ]
-    return f"{_table(rows)}\nmemory of one process\n{_table(_memory_rows(plan), indent='  ')}"
+    return f"{table(rows)}\nmemory of one process\n{table(_memory_rows(plan), indent='  ')}"
 
 
 def _field_text(item: Mapping[str, Any]) -> str:
@@ -317,27 +146,38 @@ def _memory_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def run_text(report: Report) -> str:
-    """What a finished run did, in a few lines."""
+    """What a run that has come to its end did, in a few lines."""
     plan, seconds = report.plan, report.seconds
+    share = report.tiles / plan.tiles
+    read, written = int(share * plan.read_bytes), int(share * plan.write_bytes)
     pixels = ", ".join(f"{count:,} {meaning}" for meaning, count in report.statuses.items())
     rows = [
         ("output", report.output),
-        ("tiles", f"{report.tiles:,} in {format_seconds(seconds)}, after {format_seconds(report.startup)} to start"),
-        ("read", f"{format_bytes(plan.read_bytes)}, {format_rate(plan.read_bytes, seconds)}"),
-        ("written", f"{format_bytes(plan.write_bytes)}, {format_rate(plan.write_bytes, seconds)}"),
+        ("tiles", _tiles_text(report)),
+        *([("failed", _failed_text(report.failed))] if report.failed else []),
+        ("read", f"{format_bytes(read)}, {format_rate(read, seconds)}"),
+        ("written", f"{format_bytes(written)}, {format_rate(written, seconds)}"),
         ("phases", ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())),
+        *([("retries", f"{report.retries:,}")] if report.retries else []),
+        *([("shrunk", f"{_count(report.shrunk, 'tile')} in smaller panels, for lack of memory")] * bool(report.shrunk)),
         *([("pixels", pixels)] if pixels else []),
         *([("misfits", _misfits_text(report.misfits))] if report.misfits else []),
         ("peak", f"{format_bytes(report.peak)} of {format_bytes(plan.memory.peak)} predicted, in one process"),
         *(("warning", text) for text in report.warnings),
     ]
-    return _table(rows)
+    return table(rows)
+
+
+def _tiles_text(report: Report) -> str:
+    if report.resumed == report.plan.tiles:
+        return f"all {report.resumed:,} were done before"
+    text = f"{report.tiles:,} in {format_seconds(report.seconds)}, after {format_seconds(report.startup)} to start"
+    return f"{text}; {report.resumed:,} were done before" if report.resumed else text
+
+
+def _failed_text(count: int) -> str:
+    return f"{_count(count, 'tile')}: `tilewise info` names them, `tilewise run --resume` tries them again"
 
 
 def _misfits_text(count: int) -> str:
     return f"{count:,} values out of the range of a packed output, written as missing"
-
-
-def _table(rows: Sequence[tuple[str, str]], indent: str = "") -> str:
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{indent}{name:{width}}  {text}" for name, text in rows)

@@ -6,7 +6,7 @@ Region reads and writes go straight through zarr, which costs a tenth of the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -17,8 +17,8 @@ from zarr.core.buffer.cpu import NDBuffer
 from tilewise import cf, places
 from tilewise.coordinates import Array, ArrayRef, Coordinate
 from tilewise.decoding import Decoding
-from tilewise.folders import Folder
 from tilewise.foreign import ForeignArray
+from tilewise.guarded import UnreadWrites
 from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Output, Target, compressors
 from tilewise.packing import PANEL, Encoding
@@ -33,9 +33,8 @@ PIECE_BYTES = 16 << 20
 def create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
     """Write the template of an output: group, arrays without data, coordinates, attributes.
 
-    A store that was there is removed first: what may be removed has been settled by `check_output`.
+    Nothing may be there any more: `clear` has seen to that.
     """
-    Folder(output.store).remove()
     with places.reaching(output.store):
         _create(output, targets, sources, attrs)
 
@@ -94,6 +93,7 @@ def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
             shape=source.shape,
             chunks=source.chunks,
             dtype=dtype,
+            compressors=compressors("zstd"),
             dimension_names=coordinate.dims,
             attributes={**cf.kept_attrs(coordinate.attrs), **encoded_fill(fill, dtype)},
             config={"write_empty_chunks": True},
@@ -119,7 +119,8 @@ def encoded_fill(fill: Any, dtype: Any) -> dict[str, Any]:
 
 def open_target(target: ArrayRef) -> zarr.Array[Any]:
     """The array of an output, for writing: all-fill chunks are written, so that they differ from missing ones."""
-    array = zarr.open_array(places.zarr_store(target.store, read_only=False), path=target.path, mode="r+")
+    store = UnreadWrites(places.zarr_store(target.store, read_only=False))
+    array = zarr.open_array(store, path=target.path, mode="r+")
     # open_array takes a config only for an array that it creates.
     return array.with_config({"write_empty_chunks": True})
 
@@ -178,8 +179,18 @@ def aligned_parts(box: Sequence[slice], unit: Sequence[int], most: int) -> Itera
         )
 
 
-def write_box(array: zarr.Array[Any], box: Sequence[slice], values: Array, packing: Encoding | None = None) -> None:
-    """Write a box, packed where asked, one write unit at a time.
+def _nothing() -> None:
+    """Nobody has to be asked."""
+
+
+def write_box(
+    array: zarr.Array[Any],
+    box: Sequence[slice],
+    values: Array,
+    packing: Encoding | None = None,
+    before: Callable[[], object] = _nothing,
+) -> None:
+    """Write a box, packed where asked, one write unit at a time; `before` is called before each of them.
 
     A write unit that is given whole is encoded as it is: zarr would first fill a fresh chunk for each chunk of a
     larger region. Peak memory is one write unit, however large the box.
@@ -187,14 +198,26 @@ def write_box(array: zarr.Array[Any], box: Sequence[slice], values: Array, packi
     unit = array.shards or array.chunks
     for part in write_units(box, unit):
         local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
-        array[part] = _packed(values[local], packing) if packing else values[local]
+        before()
+        array[part] = _packed(view(values, local), packing) if packing else view(values, local)
 
 
 def _packed(values: Array, packing: Encoding) -> Array:
     stored = np.empty(values.shape, dtype=packing.dtype)
     for box in boxes(values.shape, PANEL):
-        stored[box] = packing.pack(values[box])
+        stored[box] = packing.pack(view(values, box))
     return stored
+
+
+def view(values: Array, box: Sequence[slice]) -> Array:
+    """The part of an array in a box, as an array in every case: an array without axes would give its value.
+
+    >>> view(np.array(3.0), ())
+    array(3.)
+    """
+    index: tuple[Any, ...] = (*box, ...)
+    part: Array = values[index]
+    return part
 
 
 def write_units(box: Sequence[slice], unit: Sequence[int]) -> Iterator[tuple[slice, ...]]:

@@ -15,42 +15,99 @@ import numpy as np
 
 from tilewise import hosting, machine
 from tilewise.coordinates import Array
+from tilewise.errors import TilewiseError
 from tilewise.fields import Tile
+from tilewise.ledger_rows import OTHER
 from tilewise.program import Ticket
-from tilewise.records import BlockRecord, Ranges, TileRecord, TileState
+from tilewise.records import BlockRecord, Halt, Ranges, TileRecord, TileState
 from tilewise.session import Session, compute_tile, open_session
+from tilewise.tries import Tries
+from tilewise.trouble import Trouble, trouble_of
+
+#: How much smaller panels become each time that memory is short.
+_SHRINK = 4
+#: How often they do.
+_SHRINKS = 3
 
 
 def run_tile(session: Session, tile: Tile) -> TileRecord:
-    """Read, compute and write one tile; an exception comes back inside the record."""
-    program = session.program
+    """Read, compute and write one tile; an exception comes back inside the record.
+
+    A tile for which memory is short is done again: alone in its process first, which gives the same bits, then with
+    smaller panels, on which bits may depend.
+    """
+    tries = session.tries()
+    for rung, (alone, panel) in enumerate(_rungs(session.program.panel)):
+        tries.count += rung > 0
+        with session.turns.alone() if alone else session.turns.together():
+            if alone:
+                session.drop_buffers(of_all=True)
+            record = _run_once(session, tile, tries, panel)
+            if tries.trouble is not Trouble.MEMORY:
+                break
+            session.drop_buffers(of_all=alone)
+    return record
+
+
+def _rungs(panel: int) -> list[tuple[bool, int]]:
+    """What is tried one after the other where memory is short: whether alone, and pixels of a panel.
+
+    >>> _rungs(256)
+    [(False, 256), (True, 256), (True, 64), (True, 16), (True, 4)]
+    """
+    smaller = [panel // _SHRINK**n for n in range(1, _SHRINKS + 1)]
+    return [(False, panel), (True, panel), *((True, n) for n in smaller if n)]
+
+
+def _run_once(session: Session, tile: Tile, tries: Tries, panel: int) -> TileRecord:
+    """Do a tile; what trouble there was stands in `tries`. No frame of what has failed is kept, nor its memory."""
+    tries.trouble = None
     try:
-        begin = time.perf_counter()
-        boxes = session.read(tile)
-        outputs = session.outputs(tile)
-        read = time.perf_counter()
-        compute_tile(
-            program.kernel,
-            program.signature,
-            session.state,
-            boxes,
-            outputs,
-            panel=program.panel,
-            device=session.device,
-        )
-        misfits = session.flag_misfits(outputs)
-        computed = time.perf_counter()
-        session.write(tile, outputs)
-        written = time.perf_counter()
+        return _done(session, tile, tries, panel)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tile raises is its record, never the run's end
-        return TileRecord(
-            tile.number,
-            TileState.FAILED,
-            error=f"{type(error).__name__}: {error}",
-            details=traceback.format_exc(),
-        )
-    seconds = (read - begin, computed - read, written - computed)
-    return TileRecord(tile.number, TileState.DONE, seconds, _count(outputs.get("status")), misfits)
+        tries.trouble = tries.trouble or trouble_of(error, "compute")
+        return _not_done(session, tile, tries, error)
+
+
+def _done(session: Session, tile: Tile, tries: Tries, panel: int) -> TileRecord:
+    program = session.program
+    begin = time.perf_counter()
+    boxes = session.read(tile, tries)
+    outputs = session.outputs(tile)
+    read = time.perf_counter()
+    compute_tile(program.kernel, program.signature, session.state, boxes, outputs, panel=panel, device=session.device)
+    misfits = session.flag_misfits(outputs)
+    computed = time.perf_counter()
+    session.write(tile, outputs, tries)
+    written = time.perf_counter()
+    return TileRecord(
+        tile.number,
+        TileState.DONE,
+        (read - begin, computed - read, written - computed),
+        _count(outputs.get("status")),
+        misfits,
+        attempts=tries.count,
+        panel=0 if panel == program.panel else panel,
+    )
+
+
+#: Troubles that end the run, whatever the tile.
+_HALTS: dict[Trouble, Halt] = {Trouble.FULL: "full", Trouble.LOST: "lost"}
+
+
+def _not_done(session: Session, tile: Tile, tries: Tries, error: BaseException) -> TileRecord:
+    halt: Halt = _HALTS.get(tries.trouble, "") if tries.trouble else ""
+    text = f"{type(error).__name__}: {error}"
+    if halt and isinstance(error, TilewiseError):  # what to do is said of the whole run
+        text = f"{type(error).__name__}: {error.what}; {error.got}"
+    return TileRecord(
+        tile.number,
+        TileState.PENDING if halt or session.is_over else TileState.FAILED,
+        attempts=tries.count,
+        error=text,
+        details=traceback.format_exc(),
+        halt=halt,
+    )
 
 
 def _count(status: Array | None) -> dict[int, int]:
@@ -60,7 +117,10 @@ def _count(status: Array | None) -> dict[int, int]:
     flat = status.reshape(-1)
     counts = np.zeros(256, dtype=np.int64)
     for start in range(0, flat.size, 1 << 16):
-        counts += np.bincount(flat[start : start + (1 << 16)], minlength=256)
+        part = flat[start : start + (1 << 16)]
+        if part.dtype != np.uint8:  # of a kernel with a status of its own
+            part = np.where((part >= 0) & (part < 256), part, OTHER).astype(np.uint8)
+        counts += np.bincount(part, minlength=256)
     return {int(code): int(counts[code]) for code in np.flatnonzero(counts)}
 
 
@@ -72,15 +132,15 @@ def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int
         # The tiles of a run that has ended meanwhile are nobody's.
         over = partial(hosting.is_over, ticket.run) if ticket.hosted else bool
         found = (run_tile(session, session.program.grid.tile(number)) for number in numbers if not over())
-        tiles = tuple(found if session.program.skip else _to_first_failure(found))
+        tiles = tuple(_to_the_end(found, skip=session.program.skip))
     result = np.empty(1, dtype=object)
     result[0] = BlockRecord(tiles, machine.process_name(), machine.peak())
     return result
 
 
-def _to_first_failure(records: Iterable[TileRecord]) -> Iterator[TileRecord]:
-    """Records up to the first failure: it ends the run, and what fails slowly would fail as slowly at every tile."""
+def _to_the_end(records: Iterable[TileRecord], *, skip: bool) -> Iterator[TileRecord]:
+    """Records up to the one that ends the run: what fails slowly would fail as slowly at every tile."""
     for record in records:
         yield record
-        if record.error:
+        if record.halt or (record.error and not skip):
             return

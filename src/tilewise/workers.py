@@ -1,26 +1,21 @@
-"""Workers that run windows of blocks: the interface, and the pools of this machine.
+"""Workers that run windows of blocks: the interface, and how processes are started so that they leave others alone.
 
-Dask's threaded scheduler, and a spawn pool through Dask's processes scheduler; those of dask.distributed are in
-`clients.py`. Workers that are started here never import the user's script, so that a plain script without a
-`__main__` guard works.
+The pools of this machine are in `pools.py`, workers of dask.distributed in `dask_workers.py`. Workers that are started
+here never import the user's script, so that a plain script without a `__main__` guard works.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
-from tilewise import hosting, machine
-from tilewise.cluster import Layout
 from tilewise.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -29,6 +24,8 @@ if TYPE_CHECKING:
 #: Of a block, as Dask names it: the name of its window, and its number therein.
 Key = tuple[str, int]
 OnResult = Callable[[Key, Any], None]
+#: Seconds within which what is in work has to end when a run stops.
+WIND_DOWN = 30.0
 
 
 class WorkerDied(Exception):  # noqa: N818 - what is lost can be done again: no error of its own
@@ -48,21 +45,6 @@ class WorkerDied(Exception):  # noqa: N818 - what is lost can be done again: no 
         self.reason = reason
 
 
-def _set_up_pool_process(counter: Any, device: str, run: str) -> None:
-    with counter.get_lock():
-        number = counter.value
-        counter.value += 1
-    machine.die_with_parent()
-    hosting.settle()
-    hosting.arrive(run, slots=1, number=number % _cuda_count() if device == "cuda" else 0)
-
-
-def _cuda_count() -> int:
-    import torch
-
-    return max(1, int(torch.cuda.device_count()))
-
-
 class Workers(ABC):
     """Workers that run blocks."""
 
@@ -79,7 +61,8 @@ class Workers(ABC):
         """Run windows in their order and hand over the result of every block as it finishes.
 
         `go_on` is asked before anything is submitted, and at least every second; once it says no, nothing more is
-        submitted, and the call returns when what is in work has ended.
+        submitted, and the call returns when what is in work has ended. Work that has not ended within `WIND_DOWN`
+        seconds is given up where that can be done, which is everywhere but in threads of this process.
 
         Raises
         ------
@@ -90,40 +73,6 @@ class Workers(ABC):
         """
 
 
-class _PoolWorkers(Workers):
-    """A pool of this machine behind one of Dask's local schedulers: one window after the other."""
-
-    def __init__(self, pool: Executor, get: Callable[..., Any]) -> None:
-        self._pool = pool
-        self._get = get
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return self._pool.submit(function, *args).result()
-        except BrokenProcessPool as error:
-            raise lost(error) from error
-
-    def stream(self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]) -> None:
-        from dask.callbacks import Callback
-
-        class Enough(Exception):  # noqa: N818 - nothing is wrong
-            pass
-
-        def finished(key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
-            on_result(key, value[0])
-            if not go_on():
-                raise Enough
-
-        for window in windows:
-            try:
-                with Callback(posttask=finished):
-                    self._get(window.__dask_graph__(), window.__dask_keys__(), pool=self._pool)
-            except Enough:
-                return
-            except BrokenProcessPool as error:
-                raise lost(error) from error
-
-
 def lost(error: object) -> ClusterError:
     """What to say of a worker that died while it was at work."""
     return ClusterError(
@@ -131,54 +80,6 @@ def lost(error: object) -> ClusterError:
         got=error,
         do="look for the kernel's out-of-memory message in the system log; give workers more memory, or use fewer",
     )
-
-
-@contextmanager
-def open_threads(layout: Layout, run: str) -> Iterator[Workers]:
-    """Threads of this process, whose settings are restored at the end."""
-    import dask.threaded
-
-    pool = ThreadPoolExecutor(layout.slots, thread_name_prefix="tilewise")
-    try:
-        with hosting.hosted(run, slots=layout.slots):
-            yield _PoolWorkers(pool, dask.threaded.get)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def open_processes(layout: Layout, run: str) -> Iterator[Workers]:
-    """A pool of spawned processes, closed at the end."""
-    import dask.multiprocessing
-
-    def get(dsk: Any, keys: Any, pool: Executor) -> Any:
-        return dask.multiprocessing.get(dsk, keys, pool=pool, chunksize=1, optimize_graph=False)
-
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        layout.processes,
-        mp_context=context,
-        initializer=_set_up_pool_process,
-        initargs=(context.Value("i", 0), layout.device, run),
-    )
-    try:
-        with hidden_main(), deaf_to_sigint(), environment(WORKER_ENVIRONMENT):
-            # A process starts when a task finds no idle one: as many tasks at once start them all while hidden.
-            started = [pool.submit(os.getpid) for _ in range(layout.processes)]
-            for future in started:
-                _started(future.result)
-        yield _PoolWorkers(pool, get)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _started(result: Callable[[], Any]) -> None:
-    try:
-        result()
-    except BrokenProcessPool as error:
-        raise ClusterError(
-            "the worker processes could not be started", got=error, do="try cluster.kind threads"
-        ) from error
 
 
 #: Of processes that are started here: one thread each for the libraries that read it when they are loaded.
@@ -219,18 +120,30 @@ def environment(values: Mapping[str, str], also: Sequence[str] = ()) -> Iterator
 
 @contextmanager
 def hidden_main() -> Iterator[None]:
-    """Hide the user's script from processes that are spawned meanwhile.
+    """Hide the user's script from processes that are spawned meanwhile, by as many as do so at a time.
 
     A spawned process runs the main script again, and a script without a `__main__` guard would start its job anew
     in every worker. Workers need nothing of it: kernels that are defined there travel by value.
     """
-    main = sys.modules["__main__"]
-    names = ("__file__", "__spec__")
-    before: dict[str, Any] = {name: main.__dict__[name] for name in names if name in main.__dict__}
-    main.__dict__.pop("__file__", None)
-    main.__dict__["__spec__"] = None
+    main = sys.modules["__main__"].__dict__
+    with _HIDING:
+        if not _HIDERS:
+            _HIDDEN.update({name: main[name] for name in ("__file__", "__spec__") if name in main})
+            main.pop("__file__", None)
+            main["__spec__"] = None
+        _HIDERS.append(None)
     try:
         yield
     finally:
-        main.__dict__.pop("__spec__", None)
-        main.__dict__.update(before)
+        with _HIDING:
+            _HIDERS.pop()
+            if not _HIDERS:
+                main.pop("__spec__", None)
+                main.update(_HIDDEN)
+                _HIDDEN.clear()
+
+
+#: Those that hide the user's script now, and what they have taken from it: the script is process-wide.
+_HIDERS: list[None] = []
+_HIDDEN: dict[str, Any] = {}
+_HIDING = threading.Lock()
