@@ -264,7 +264,7 @@ def test_a_damaged_ledger_is_named(tmp_path: Path, damage: object) -> None:
 
 
 def test_no_ledger_and_one_of_another_version(tmp_path: Path) -> None:
-    with pytest.raises(ResumeError, match=r"no record of the tiles.*without --resume"):
+    with pytest.raises(ResumeError, match=r"no record of the tiles.*begin again with --overwrite"):
         Ledger.open(Folder(str(tmp_path)))
     Ledger.create(Folder(str(tmp_path)), grid_of(4), {})
     group = zarr.open_group(tmp_path / LEDGER)
