@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from faults import is_first
 from tilewise.fields import FieldSpec, OutputSpec, result_dtype
 from tilewise.kernels.base import Kernel, Signature
 
@@ -95,12 +95,5 @@ class OutOfMemory(Logged, name="test_out_of_memory"):
     def spoil(self, x: Any, panel: int) -> None:
         import torch
 
-        if (x == self.at).any() and (self._is_first() if self.once else panel > self.most):
+        if (x == self.at).any() and (is_first(self.once) if self.once else panel > self.most):
             torch.empty(1 << 58, dtype=torch.uint8)
-
-    def _is_first(self) -> bool:
-        try:
-            Path(self.once).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True

@@ -35,6 +35,15 @@ class Copy(Kernel, name="test_copy"):
         return 0
 
 
+def is_first(file: str) -> bool:
+    """Whether this call, of those in all processes, is the first that names the file."""
+    try:
+        Path(file).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class FailsAt(Copy, name="test_fails_at"):
     """Raises on the tile that holds the value `at`."""
@@ -202,13 +211,7 @@ class DiesAt(Copy, name="test_dies_at"):
         return self.at is not None and bool((x == self.at).any())
 
     def _is_first(self) -> bool:
-        if not self.once:
-            return False
-        try:
-            Path(self.once).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+        return bool(self.once) and is_first(self.once)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,18 +236,11 @@ class ShortOfMemory(Copy, name="test_short_of_memory"):
     panels: int | None = None
 
     def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
-        if fields["x"][0].numel() > 1 and (self._is_first() if self.once else panel > int(self.panels or 0)):
+        if fields["x"][0].numel() > 1 and (is_first(self.once) if self.once else panel > int(self.panels or 0)):
             import torch
 
             torch.empty(2**60, dtype=torch.uint8)
         super().compute(state, fields, out, panel=panel)
-
-    def _is_first(self) -> bool:
-        try:
-            Path(self.once).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)

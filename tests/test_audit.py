@@ -518,3 +518,14 @@ def test_the_command(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
     code, out = call(output, "--repair", "--quiet")
     assert (code, out) == (0, "")
     assert call(output + "x")[0] == 2
+
+
+def test_a_packed_output_of_a_single_value_is_computed_once_more(tmp_path: Path) -> None:
+    source = stores.write(tmp_path / "in.zarr", {"x": (("band",), np.array([3.0, 4.0]))})
+    output = tilewise.Output(
+        store=str(tmp_path / "o.zarr"), encoding={"norm": {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1}}
+    )
+    tilewise.run(tilewise.Job(kernel=tilewise.Norm(dim="band"), inputs={"x": source}, output=output))
+    found = audit(output.store, sample=1)
+    assert found.recomputed == (0,)
+    assert found.clean

@@ -13,12 +13,10 @@ import numpy as np
 from tilewise import hosting
 from tilewise.coordinates import Array
 from tilewise.fields import Tile
-from tilewise.linalg.blocks import boxes
 from tilewise.outputs import Target
-from tilewise.packing import PANEL
 from tilewise.program import Program
 from tilewise.session import Session, compute_tile
-from tilewise.store import concrete, write_units
+from tilewise.store import concrete, packed, view, write_units
 from tilewise.units import Units
 
 
@@ -128,7 +126,8 @@ def _difference(target: Target, units: Units, again: Recomputed) -> Difference:
     cells, apart, scale = 0, 0.0, 0.0
     for part in write_units(box, target.unit):
         local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
-        expected = _stored(target, values[local]).reshape(-1)
+        given = view(values, local)
+        expected = (packed(given, target.packing) if target.packing else given).reshape(-1)
         found = units.read(part).reshape(-1)
         unequal = unequal_bits(found, expected)
         cells += int(np.count_nonzero(unequal))
@@ -136,16 +135,6 @@ def _difference(target: Target, units: Units, again: Recomputed) -> Difference:
         if unequal.any():
             apart = max(apart, _apart(found[unequal], expected[unequal]))
     return Difference(target.spec.name, cells, values.size, apart / scale if scale else apart, target.dtype)
-
-
-def _stored(target: Target, values: Array) -> Array:
-    """The numbers that are stored for values."""
-    if target.packing is None:
-        return values
-    stored = np.empty(values.shape, dtype=target.packing.dtype)
-    for box in boxes(values.shape, PANEL):
-        stored[box] = target.packing.pack(values[box])
-    return stored
 
 
 def unequal_bits(one: Array, other: Array) -> Array:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewise import places
 from tilewise.baseline import measure_baseline, remember
@@ -26,11 +25,6 @@ from tilewise.sources import Source, find
 from tilewise.streaming import Run, Stream
 from tilewise.surveys import check_job, check_reach, described, known_baseline, plan_of, remote, workload
 from tilewise.workers import Workers
-
-if TYPE_CHECKING:
-    pass
-
-log = logging.getLogger("tilewise")
 
 
 def run(

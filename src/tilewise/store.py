@@ -199,10 +199,11 @@ def write_box(
     for part in write_units(box, unit):
         local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
         before()
-        array[part] = _packed(view(values, local), packing) if packing else view(values, local)
+        array[part] = packed(view(values, local), packing) if packing else view(values, local)
 
 
-def _packed(values: Array, packing: Encoding) -> Array:
+def packed(values: Array, packing: Encoding) -> Array:
+    """The numbers that are stored for values, panel by panel, so that temporaries stay small."""
     stored = np.empty(values.shape, dtype=packing.dtype)
     for box in boxes(values.shape, PANEL):
         stored[box] = packing.pack(view(values, box))
