@@ -17,7 +17,8 @@ from tilewise.errors import BudgetError, DimensionError
 from tilewise.kernels.declaration import checked_signature
 from tilewise.memory import ALLOCATOR_KEEPS, Workload
 from tilewise.outputs import Output, lay_out
-from tilewise.planning import Plan, _touches, make_plan
+from tilewise.planning import _touches, make_plan
+from tilewise.plans import Plan
 from tilewise.sources import Input, find
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from tilewise.ledger import Ledger
 from tilewise.locking import Lock, hold
 from tilewise.memory import Memory
 from tilewise.outcome import Event, Report, Tally
-from tilewise.planning import Plan
+from tilewise.plans import Plan
 from tilewise.recorder import Recorder
 from tilewise.records import BlockRecord, TileRecord, TileState
 from tilewise.stopping import Stop

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilewise.outcome import Event, Report
     from tilewise.outputs import Output
     from tilewise.packing import Encoding
-    from tilewise.planning import Plan
+    from tilewise.plans import Plan
     from tilewise.runs import run
     from tilewise.sources import Input
     from tilewise.surveys import plan
@@ -34,7 +34,7 @@ _HOMES = {
     "Job": "job",
     "Kernel": "kernels",
     "Output": "outputs",
-    "Plan": "planning",
+    "Plan": "plans",
     "Report": "outcome",
     "Signature": "kernels",
     "Status": "fields",

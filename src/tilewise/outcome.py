@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewise.ledger import Totals
 from tilewise.ledger_rows import meaning
-from tilewise.planning import Plan
+from tilewise.plans import Plan
 from tilewise.records import BlockRecord, TileState
 
 

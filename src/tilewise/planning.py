@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from tilewise.cluster import Ceiling
 from tilewise.errors import BudgetError, DimensionError
 from tilewise.fields import TileGrid, itemsize
 from tilewise.kernels.base import Signature
 from tilewise.memory import Memory, Workload, megabytes
+from tilewise.plans import Kept, Plan, memory_text, refuse_budget, tile_text
 
 #: Above this working set a larger tile is no faster: the cost of a tile is already a small part of its time.
 TARGET_BYTES = 256 << 20
@@ -23,120 +22,6 @@ TILES_PER_SLOT = 8
 #: A block is at most about so many seconds of work, at a rate that a slow disk or a heavy kernel still reaches.
 BLOCK_SECONDS = 2.0
 BLOCK_RATE = 200e6
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a run that is resumed takes from the one before, since bits depend on it: the tile, and the panel."""
-
-    tile: Mapping[str, int]
-    panel: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Tile grid, bytes and memory of a job: known, and promised, before anything runs.
-
-    Attributes
-    ----------
-    grid
-        The tiles.
-    unit
-        Cells of the smallest tile along each tile dimension: whole write units of every output.
-    block
-        Tiles that one task does.
-    panel
-        Pixels that the kernel works on at a time.
-    memory
-        Predicted peak of one worker process.
-    memory_limit
-        The budget of one worker process, in bytes.
-    processes, slots
-        Worker processes, and tiles in work at a time within each.
-    read_bytes, needed_bytes
-        Bytes decoded from the inputs by the whole run, and bytes of the inputs.
-    write_bytes
-        Bytes of the outputs.
-    """
-
-    grid: TileGrid
-    unit: tuple[int, ...]
-    block: int
-    panel: int
-    memory: Memory
-    memory_limit: int
-    processes: int
-    slots: int
-    read_bytes: int
-    needed_bytes: int
-    write_bytes: int
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles."""
-        return math.prod(self.grid.shape)
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks, one task each."""
-        return -(-self.tiles // self.block)
-
-    @property
-    def read_amplification(self) -> float:
-        """Bytes decoded for each byte needed: 1 where tiles are whole input chunks."""
-        return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
-
-    def with_baseline(self, baseline: int) -> Plan:
-        """The same plan on a process that was measured to need `baseline` bytes to begin with."""
-        return replace(self, memory=replace(self.memory, baseline=baseline))
-
-    def check_budget(self) -> None:
-        """Refuse a plan that does not fit its budget.
-
-        Raises
-        ------
-        BudgetError
-            The message names the tile, the bytes and the budget that would do.
-        """
-        if self.memory.peak > self.memory_limit:
-            _refuse(self.grid, self.memory, self.memory_limit)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON data."""
-        grid = self.grid
-        return {
-            "tile_dims": list(grid.dims),
-            "grid": list(grid.shape),
-            "tile": dict(zip(grid.dims, grid.tile_shape, strict=True)),
-            "unit": dict(zip(grid.dims, self.unit, strict=True)),
-            "tiles": self.tiles,
-            "block": self.block,
-            "blocks": self.blocks,
-            "panel": self.panel,
-            "processes": self.processes,
-            "slots": self.slots,
-            "memory_limit": self.memory_limit,
-            "memory": {**asdict(self.memory), "peak": self.memory.peak},
-            "read_bytes": self.read_bytes,
-            "needed_bytes": self.needed_bytes,
-            "read_amplification": self.read_amplification,
-            "write_bytes": self.write_bytes,
-        }
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any], size: Sequence[int]) -> Plan:
-        """The plan that `to_dict` wrote, of tile dimensions of these sizes.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is not one.
-        """
-        memory = {name: value for name, value in found["memory"].items() if name != "peak"}
-        grid = TileGrid(tuple(found["tile_dims"]), tuple(size), tuple(found["tile"].values()))
-        plain = ("block", "panel", "memory_limit", "processes", "slots", "read_bytes", "needed_bytes", "write_bytes")
-        unit = tuple(found["unit"].values())
-        return cls(grid=grid, unit=unit, memory=Memory(**memory), **{name: found[name] for name in plain})
 
 
 def make_plan(
@@ -187,7 +72,7 @@ def make_plan(
     if ceiling is not None and needed.peak > ceiling.pause:
         _refuse_ceiling(grid, needed, ceiling)
     if needed.peak > memory_limit:
-        _refuse(grid, needed, memory_limit)
+        refuse_budget(grid, needed, memory_limit)
     read, wanted = _read_bytes(work, grid)
     written = sum(math.prod(t.spec.shape) * itemsize(t.dtype) for t in work.targets)
     return Plan(
@@ -323,33 +208,12 @@ def _block(grid: TileGrid, nbytes: int, slots: int) -> int:
     return max(1, min(by_time, tiles // (slots * TILES_PER_SLOT), 4096))
 
 
-def _tile_text(grid: TileGrid) -> str:
-    return ", ".join(f"{dim}={n}" for dim, n in zip(grid.dims, grid.tile_shape, strict=True)) or "one cell"
-
-
-def _memory_text(memory: Memory) -> str:
-    return (
-        f"{megabytes(memory.peak)}: {megabytes(memory.baseline)} to begin with, "
-        f"{megabytes(memory.shared)} for shared inputs, {memory.slots} x {megabytes(memory.per_slot)} for tiles, "
-        f"{megabytes(memory.allocator)} kept by the allocator"
-    )
-
-
 def _refuse_ceiling(grid: TileGrid, memory: Memory, ceiling: Ceiling) -> None:
     fewer = "cluster.threads to fewer, " if memory.slots > 1 else ""
     enough = megabytes(memory.peak * ceiling.limit // ceiling.pause + 1)
     raise BudgetError(
-        f"a tile of {_tile_text(grid)} does not fit worker {ceiling.worker}",
+        f"a tile of {tile_text(grid)} does not fit worker {ceiling.worker}",
         got=f"a memory limit of {megabytes(ceiling.limit)}, and no further task above {megabytes(ceiling.pause)}",
-        expected=_memory_text(memory),
+        expected=memory_text(memory),
         do=f"set memory_limit to less, {fewer}or start workers with a memory limit of at least {enough}",
-    )
-
-
-def _refuse(grid: TileGrid, memory: Memory, limit: int) -> None:
-    raise BudgetError(
-        f"a tile of {_tile_text(grid)} does not fit the memory budget",
-        got=f"memory_limit {megabytes(limit)}",
-        expected=_memory_text(memory),
-        do=f"set memory_limit to at least {megabytes(memory.peak)}, or make output.chunks (and output.shards) smaller",
     )

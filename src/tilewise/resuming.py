@@ -15,7 +15,7 @@ from tilewise.job import Job
 from tilewise.ledger import Ledger, Totals
 from tilewise.locking import Lock
 from tilewise.memory import Workload
-from tilewise.planning import Kept, Plan
+from tilewise.plans import Kept, Plan
 from tilewise.records import TileState
 from tilewise.replacing import made_by, untouched
 from tilewise.runfile import RUN_FILE, RunRecord

@@ -16,7 +16,7 @@ from tilewise.folders import Folder
 from tilewise.job import Job
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
-from tilewise.planning import Plan
+from tilewise.plans import Plan
 from tilewise.replacing import check_output
 from tilewise.resuming import Earlier, check_device, earlier_runs, last_plan, last_record
 from tilewise.scratch import describe, spill

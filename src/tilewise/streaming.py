@@ -19,7 +19,7 @@ from tilewise.ledger import Ledger
 from tilewise.locking import Lease, Lock
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
-from tilewise.planning import Plan
+from tilewise.plans import Plan
 from tilewise.recorder import Recorder
 from tilewise.replacing import clear
 from tilewise.resuming import Earlier, last_record

@@ -17,7 +17,8 @@ from tilewise.job import Job
 from tilewise.kernels.declaration import checked_signature
 from tilewise.memory import Workload
 from tilewise.outputs import compressors, lay_out
-from tilewise.planning import Kept, Plan, make_plan
+from tilewise.planning import make_plan
+from tilewise.plans import Kept, Plan
 from tilewise.scratch import describe
 from tilewise.sources import Source, find
 
