@@ -88,6 +88,16 @@ def test_files_are_replaced_and_removed(folder: Folder) -> None:
     assert not folder.exists()
 
 
+def test_a_file_that_is_replaced_has_another_stamp(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    folder.write_text("a.json", "1")
+    before = folder.stamp("a.json")
+    assert before == folder.stamp("a.json") is not None
+    folder.write_text("a.json", "2")
+    assert folder.stamp("a.json") not in (before, None)
+    assert folder.stamp("b.json") is None is Folder("memory://stamp").stamp("a.json")
+
+
 def test_a_folder_that_holds_something_is_not_empty(folder: Folder) -> None:
     folder.write_text("a.json", "1")
     folder.remove_if_empty()

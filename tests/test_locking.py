@@ -15,7 +15,7 @@ from tilewise import claims, locking
 from tilewise.claims import HEARTBEAT, LOCK, Claim
 from tilewise.errors import LockedError, StoreAccessError
 from tilewise.folders import Folder
-from tilewise.locking import Lease, hold
+from tilewise.locking import Lease, Watch, hold
 from tilewise.owners import Owner, this_process
 
 DEAD = replace(this_process(), started="1")
@@ -140,6 +140,19 @@ def test_a_damaged_lock_is_refused_by_name_and_forced(folder: Folder, text: str)
         Lease(folder.place, "b").check()
     with hold(folder, "b", force=True) as lock:
         lock.check()
+
+
+def test_a_watch_sees_a_lock_that_another_has_taken_or_given_back(folder: Folder) -> None:
+    with hold(folder, "a") as lock:
+        watch = Watch(lock.lease)
+        watch.check()
+        watch.check()
+        left_by(ELSEWHERE, folder, "b")
+        with pytest.raises(LockedError, match="no longer this run's"):
+            watch.check()
+    folder.remove()
+    with pytest.raises(LockedError, match="no lock"):
+        watch.check()
 
 
 def test_the_heartbeat_changes_and_sees_that_the_lock_has_gone(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
@@ -27,6 +27,9 @@ from tilewise.errors import StoreAccessError, StoreFullError
 SETTLE = 1.0
 #: Files that a process writes before it renames them: ours, and those of zarr's LocalStore. A kill leaves them.
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.(part|partial)$")
+#: Device, number, size and times of a file.
+Stamp: TypeAlias = tuple[int, int, int, int, int]
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
 #: Some file systems have no links.
@@ -102,6 +105,23 @@ class Folder:
                 ) from error
         found = self._call(lambda store: store.get(name, default_buffer_prototype()))
         return None if found is None else found.to_bytes().decode()
+
+    def stamp(self, name: str) -> Stamp | None:
+        """What is another whenever a file of it has been replaced; None where it is not there, or behind a URL.
+
+        The file is opened for it: a network file system answers a mere look out of its cache.
+        """
+        if places.is_url(self.place):
+            return None
+        try:
+            file = os.open(f"{self.place}/{name}", os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(file)
+        finally:
+            os.close(file)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file at once or not at all; the folder is made where it lacks.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tilewise import places
 from tilewise.claims import HEARTBEAT, LOCK, Claim, Sleep, give_back, is_lock_file, now, read_claim, stake
 from tilewise.errors import LockedError, StoreAccessError
-from tilewise.folders import Folder
+from tilewise.folders import Folder, Stamp
 
-__all__ = ["HEARTBEAT", "LOCK", "Claim", "Lease", "Lock", "hold", "is_lock_file", "read_claim"]
+__all__ = ["HEARTBEAT", "LOCK", "Claim", "Lease", "Lock", "Watch", "hold", "is_lock_file", "read_claim"]
 
 log = logging.getLogger("tilewise")
 
@@ -55,6 +55,23 @@ class Lease:
         except LockedError as error:
             # A store may give a part of it. That reading may be tried again is told by the cause.
             raise StoreAccessError(error.what, got=error.got, do=error.do) from error.__cause__
+
+
+class Watch:
+    """A lease that one process asks often: what it has read holds until the lock's file is another one."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._folder = Folder(lease.sidecar)
+        self._seen: Stamp | None = None
+
+    def check(self) -> None:
+        """Refuse to write, as `Lease.check` does."""
+        stamp = self._folder.stamp(LOCK)
+        if stamp is not None and stamp == self._seen:
+            return
+        self._lease.check()
+        self._seen = stamp  # of before the reading: what was replaced meanwhile is read again
 
 
 class Lock:

@@ -7,6 +7,7 @@ configuration: a URL that carries any is refused, so that none can reach a file,
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import warnings
 import zipfile
@@ -286,10 +287,9 @@ def _needs_package(url: str, protocol: str, error: ImportError) -> UnsupportedSt
 
 def holds_any(store: str, keys: Iterable[str]) -> bool:
     """Whether one of these keys is there: a look at a local folder, or one small request for each."""
-    if is_zip(store):
-        return True  # what is open cannot lose its members
     if not is_url(store):
-        return any((Path(store) / key).exists() for key in keys)
+        # Asked for every tile, so without more than one look; a zip archive that is open cannot lose its members.
+        return any(os.path.exists(f"{store}/{key}") for key in keys) or is_zip(store)  # noqa: PTH110 - a tenth of the time
     found = zarr_store(store, read_only=True)
     with reaching(store):
         return any(sync(found.get(key, default_buffer_prototype())) is not None for key in keys)

@@ -28,6 +28,7 @@ from tilewise.fields import FieldSpec, Status, Tile
 from tilewise.kernels.base import Kernel, Signature
 from tilewise.linalg.blocks import boxes
 from tilewise.linalg.layout import arrange, one_thread
+from tilewise.locking import Watch
 from tilewise.outputs import Target
 from tilewise.packing import PANEL
 from tilewise.program import Program, Ticket
@@ -48,6 +49,7 @@ class Session:
         self.device = hosting.device_of(program.run, program.device)
         self.turns = Turns()
         self._patience = Patience(program.retries, partial(hosting.is_over, program.run) if program.hosted else bool)
+        self._lease = Watch(program.lease) if program.lease else None
         self.inputs = self.tries()(self._open, "read")
         self._outputs: dict[str, Any] = {}
         self._slot = threading.local()
@@ -200,8 +202,8 @@ class Session:
         self._check_lease()
 
     def _check_lease(self) -> None:
-        if self.program.lease is not None:
-            self.program.lease.check()
+        if self._lease is not None:
+            self._lease.check()
 
     def _looks(self) -> Callable[[], None]:
         """What to call before each write unit: it looks at the lease unless that was done a moment ago."""

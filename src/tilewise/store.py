@@ -199,7 +199,7 @@ def write_box(
     for part in write_units(box, unit):
         local = tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
         before()
-        array[part] = packed(view(values, local), packing) if packing else view(values, local)
+        array.set_basic_selection(part, packed(view(values, local), packing) if packing else view(values, local))
 
 
 def packed(values: Array, packing: Encoding) -> Array:
