@@ -16,8 +16,8 @@ from tilewise.clients import reach
 from tilewise.engine import run_program
 from tilewise.fields import FieldSpec, OutputSpec, TileGrid, result_dtype
 from tilewise.kernels.base import Kernel, Signature
+from tilewise.opened import forget
 from tilewise.program import Program
-from tilewise.session import forget
 from tilewise.store import create
 from tilewise.surveys import survey
 

@@ -42,7 +42,7 @@ def settings() -> dict[str, Any]:
     import torch
     from threadpoolctl import threadpool_info
 
-    from tilewise import hosting, session
+    from tilewise import hosting, opened
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         usual = pool.submit(torch.get_num_threads).result()
@@ -51,7 +51,7 @@ def settings() -> dict[str, Any]:
         "zarr threads": zarr.config.get("threading.max_workers"),
         "blas": {i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"},
         "torch": (torch.get_num_threads(), usual),
-        "sessions": list(session._SESSIONS),
+        "sessions": list(opened._OPEN),
         "guests": list(hosting._GUESTS),
         "environment": dict(os.environ),
     }

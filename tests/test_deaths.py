@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -24,13 +23,13 @@ from tilewise.engine import run_program
 from tilewise.errors import ClusterError
 from tilewise.fields import TileGrid
 from tilewise.kernels.declaration import checked_signature
+from tilewise.opened import forget
 from tilewise.outputs import Output, lay_out
 from tilewise.program import Program
 from tilewise.records import BlockRecord, Ranges, TileState
-from tilewise.session import forget
 from tilewise.sources import Input, find
 from tilewise.store import create
-from tilewise.workers import WorkerDied
+from tilewise.workers import Window, WorkerDied
 
 CUBE = np.arange(3 * 8 * 12, dtype="float32").reshape(3, 8, 12)
 GRID = TileGrid(("y", "x"), (8, 12), (2, 2))  # 24 tiles
@@ -48,8 +47,8 @@ def program(folder: Path, kernel: Copy) -> Program:
     return Program("deaths", kernel, signature, {"x": source}, targets, GRID, panel=64, hosted=True, skip=True)
 
 
-def window(function: Any, count: int, name: str) -> da.Array:
-    return da.map_blocks(function, chunks=((1,) * count,), dtype=object, meta=np.empty((0,), object), name=name)
+def window(function: Any, count: int, name: str) -> Window:
+    return Window(name, function, count)
 
 
 def on() -> bool:

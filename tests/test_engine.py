@@ -13,10 +13,10 @@ from tilewise import engine
 from tilewise.errors import TileError
 from tilewise.fields import TileGrid
 from tilewise.kernels.declaration import checked_signature
+from tilewise.opened import forget
 from tilewise.outputs import Output, lay_out
 from tilewise.program import Program
 from tilewise.records import Ranges
-from tilewise.session import forget
 from tilewise.sources import Input, find
 from tilewise.store import create
 from tilewise.tiles import run_block
@@ -52,7 +52,7 @@ class Here:
     def stream(self, windows: Any, on_result: Any, go_on: Any) -> None:
         for window in windows:
             self.windows.append(window)
-            for key, task in dict(window.__dask_graph__()).items():
+            for key, task in window.tasks():
                 if go_on():
                     on_result(key, task()[0])
 
@@ -66,7 +66,7 @@ def test_a_task_is_a_block_and_carries_no_data(tmp_path: Path) -> None:
     here = Here()
     engine.run_program(this, here, blocks_of(this, 1), lambda r: None, lambda: True)  # type: ignore[arg-type]
     assert len(here.windows) == 1
-    graph = dict(here.windows[0].__dask_graph__())
+    graph = dict(here.windows[0].array().__dask_graph__())
     assert len(graph) == 24
     assert all(len(pickle.dumps(task)) < 20_000 for task in graph.values())
     forget(this.run)
@@ -89,7 +89,7 @@ def test_windows_hold_a_bounded_number_of_tasks_however_many_tiles(tmp_path: Pat
     class Counts:
         def stream(self, windows: Any, on_result: Any, go_on: Any) -> None:
             first, second = next(windows), next(windows)
-            assert first.npartitions == second.npartitions == engine.WINDOW
+            assert first.count == second.count == first.array().npartitions == engine.WINDOW
 
     endless = (((n, n + 1),) for n in range(10**18))
     engine.run_program(this, Counts(), endless, lambda r: None, lambda: True)  # type: ignore[arg-type]

@@ -6,8 +6,6 @@ import threading
 from functools import partial
 from typing import Any
 
-import dask.array as da
-import numpy as np
 import pytest
 import zarr
 from threadpoolctl import threadpool_info
@@ -17,7 +15,7 @@ from tilewise.clients import open_workers
 from tilewise.cluster import Layout
 from tilewise.errors import ParameterError
 from tilewise.memory import CONCURRENCY
-from tilewise.workers import hidden_main
+from tilewise.workers import Window, hidden_main
 
 LAYOUTS = {
     "threads": Layout("threads", 1, 2, "cpu"),
@@ -30,10 +28,8 @@ def GO_ON() -> bool:  # noqa: N802 - a constant
     return True
 
 
-def window(function: Any, first: int, count: int, name: str) -> da.Array:
-    return da.map_blocks(
-        partial(function, first), chunks=((1,) * count,), dtype=object, meta=np.empty((0,), object), name=name
-    )
+def window(function: Any, first: int, count: int, name: str) -> Window:
+    return Window(name, partial(function, first), count)
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

@@ -20,9 +20,7 @@ log = logging.getLogger("tilewise")
 
 _MEASURE = "{imports}from tilewise.baseline import measure_baseline; print(measure_baseline({remote!r}))"
 _IMPORTS = {
-    "local": "import distributed, distributed.nanny, distributed.worker; ",
-    "processes": "import dask.multiprocessing; ",
-    "threads": "import dask.threaded; ",
+    "local": "import dask.array, distributed, distributed.nanny, distributed.worker; ",
 }
 
 
@@ -52,7 +50,7 @@ def measure_baseline(remote: Sequence[str] = ()) -> int:
 
     Clients of object stores are tens of megabytes: the URLs in `remote` are asked for something first.
     """
-    importlib.import_module("tilewise.engine")
+    importlib.import_module("tilewise.tiles")
     from tilewise.preflight import warm_up
 
     warm_up()

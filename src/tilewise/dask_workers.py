@@ -13,15 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewise import inspection
 from tilewise.errors import ClusterError, TilewiseError
 from tilewise.plugin import Terms, abandoned, name_of, plugin, unforgiven
-from tilewise.workers import WIND_DOWN, Key, OnResult, WorkerDied, Workers, lost
-
-if TYPE_CHECKING:
-    import dask.array as da
+from tilewise.workers import WIND_DOWN, Key, OnResult, Window, WorkerDied, Workers, lost
 
 log = logging.getLogger("tilewise")
 
@@ -134,17 +131,17 @@ class DistributedWorkers(Workers):
         return found
 
     def stream(  # noqa: D102
-        self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]
+        self, windows: Iterable[Window], on_result: OnResult, go_on: Callable[[], bool]
     ) -> None:
         _Stream(self, windows, on_result, go_on).run()
 
-    def persist(self, window: da.Array) -> list[Any]:
+    def persist(self, window: Window) -> list[Any]:
         """Futures of a window that has been submitted; none of its blocks is handed on when its worker dies."""
         from distributed import futures_of
 
         with told(self.client):
             self.look()
-            futures: list[Any] = futures_of(self.client.persist(window, workers=self._only))
+            futures: list[Any] = futures_of(self.client.persist(window.array(), workers=self._only))
             self.client.run_on_scheduler(unforgiven, [future.key for future in futures])
         return futures
 
@@ -198,7 +195,7 @@ class _Stream:
     def __init__(
         self,
         workers: DistributedWorkers,
-        windows: Iterable[da.Array],
+        windows: Iterable[Window],
         on_result: OnResult,
         go_on: Callable[[], bool],
     ) -> None:

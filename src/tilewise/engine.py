@@ -10,14 +10,11 @@ from functools import partial
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
-import dask.array as da
-import numpy as np
-
 from tilewise.errors import LockedError, StoreFullError, TileError, TilewiseError
 from tilewise.program import Program
 from tilewise.records import BlockRecord, Ranges, TileRecord, TileState
-from tilewise.tiles import run_block
-from tilewise.workers import Key, WorkerDied
+from tilewise.task import run_block
+from tilewise.workers import Key, Window, WorkerDied
 
 if TYPE_CHECKING:
     from tilewise.workers import Workers
@@ -93,19 +90,12 @@ class _Run:
             return [self._handed.pop(key) for key in died.keys if key in self._handed]
         return []
 
-    def _windows(self, blocks: Iterator[Ranges]) -> Iterator[da.Array]:
-        """Array-less `map_blocks` over blocks, a bounded number at a time, each under a name of its own."""
+    def _windows(self, blocks: Iterator[Ranges]) -> Iterator[Window]:
+        """Windows over blocks, a bounded number at a time, each under a name of its own."""
         while window := tuple(islice(blocks, WINDOW)):
-            # Dask takes two submissions of one name for the same.
             name = f"tilewise-{self._program.run}-{next(self._names)}"
             self._handed.update({(name, i): block for i, block in enumerate(window)})
-            yield da.map_blocks(
-                partial(run_block, self._ticket, window),
-                chunks=((1,) * len(window),),
-                dtype=object,
-                meta=np.empty((0,), dtype=object),
-                name=name,
-            )
+            yield Window(name, partial(run_block, self._ticket, window), len(window))
 
     def _may_go_on(self) -> bool:
         return self._failure is None and self._go_on()

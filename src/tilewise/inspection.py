@@ -139,6 +139,7 @@ async def ask(cuda: bool, remote: Sequence[str], dask_worker: Any) -> Facts:
 
 def _baseline(remote: Sequence[str]) -> int:
     """The baseline; its warm-up sets and restores torch's threads as a tile does, so that it has to be a guest too."""
+    importlib.import_module("dask.array")  # the blocks of a Dask graph come by functions of it
     with hosting.hosted(f"asked-{uuid.uuid4().hex[:12]}", slots=0):
         hosting.know_thread()
         return measure_baseline(remote)

@@ -24,7 +24,7 @@ AHEAD = 2
 #: Starts of one process in a row that fail, after which no more are tried.
 MOST_STARTS = 3
 
-#: A block of `map_blocks`, to be called without arguments.
+#: A block, to be called without arguments.
 Task: TypeAlias = Callable[[], Any]
 #: A task and its name.
 Item: TypeAlias = tuple[Key, Task]

@@ -6,6 +6,7 @@ configuration: a URL that carries any is refused, so that none can reach a file,
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -108,10 +109,22 @@ def opener(store: str) -> str:
     return (OBSTORE if store.startswith(OBSTORE) else "") + "::".join(protocols(store))
 
 
+def needs_more(store: str) -> bool:
+    """Whether opening a place takes more than zarr: a client of its object store, or xarray for a file.
+
+    >>> needs_more("s3://bucket/x.zarr"), needs_more("/data/x.zarr")
+    (True, False)
+    """
+    return is_url(store) or (is_file(store) and not is_zip(store))
+
+
 def load(stores: Iterable[str]) -> None:
-    """Load and connect whatever these places need, by one small request to each."""
+    """Load and connect whatever these places need: by one small request to each, or xarray for a file."""
     for store in stores:
-        holds_any(store, ("zarr.json",))
+        if is_url(store):
+            holds_any(store, ("zarr.json",))
+        else:
+            importlib.import_module("xarray")
 
 
 def without_credentials(store: str, key: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewise import hosting
+from tilewise.opened import forget
 
 #: Seconds that a worker waits, at the end of a run, for the tiles that it has in work.
 PATIENCE = 30.0
@@ -105,7 +106,8 @@ async def take_part(
     if not slots:
         return
     # Importing takes seconds, and must not hold up what else the worker does; what is loaded later is not set.
-    await asyncio.to_thread(importlib.import_module, "tilewise.engine")
+    for module in ("tilewise.tiles", "dask.array"):  # the blocks of a Dask graph come by functions of the latter
+        await asyncio.to_thread(importlib.import_module, module)
     number = 0
     if numbers is not None:
         number = numbers.get(worker.contact_address, worker.name if ours else os.getpid())
@@ -117,8 +119,6 @@ async def take_part(
 
 async def take_leave(worker: Any, run: str, threads: int, only: frozenset[str] | None) -> None:
     """Wait for the tiles that a run still has in work in this process, and forget it."""
-    from tilewise.session import forget  # which loads torch: the client has no use for it
-
     slots = _slots(worker, threads, only)
     if not slots or not hosting.leave(run, slots=slots):
         return

@@ -1,6 +1,6 @@
 """The pools of this machine: threads, and processes that are started anew when they die.
 
-Tasks are those of `map_blocks`, handed out one by one, a few ahead of what is in work.
+Tasks are the blocks of windows, handed out one by one, a few ahead of what is in work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewise import hosting
 from tilewise.cluster import Layout
@@ -22,7 +22,6 @@ from tilewise.lanes import (
     GOES_ON,
     IS_OVER,
     TURNS_AWAY,
-    Item,
     Lane,
     Process,
     carried,
@@ -36,6 +35,7 @@ from tilewise.workers import (
     WORKER_ENVIRONMENT,
     Key,
     OnResult,
+    Window,
     WorkerDied,
     Workers,
     deaf_to_sigint,
@@ -43,9 +43,6 @@ from tilewise.workers import (
     hidden_main,
     lost,
 )
-
-if TYPE_CHECKING:
-    import dask.array as da
 
 #: Seconds between two questions whether to go on while nothing finishes.
 TICK = 0.25
@@ -70,7 +67,7 @@ class PoolWorkers(Workers):
                 del lane.handed[future]
 
     def stream(  # noqa: D102
-        self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]
+        self, windows: Iterable[Window], on_result: OnResult, go_on: Callable[[], bool]
     ) -> None:
         self._word.value = GOES_ON
         try:
@@ -88,8 +85,9 @@ class PoolWorkers(Workers):
             for lane in self._lanes:
                 if not all(future.done() for future in lane.handed):
                     lane.kill()
-            for lane in self._lanes:
-                lane.close()
+            if self._lanes:  # a process takes tenths of a second to end: all at once
+                with ThreadPoolExecutor(len(self._lanes)) as closers:
+                    list(closers.map(Lane.close, self._lanes))
 
 
 class _Stream:
@@ -99,13 +97,13 @@ class _Stream:
         self,
         lanes: Sequence[Lane],
         word: ctypes.c_int,
-        windows: Iterable[da.Array],
+        windows: Iterable[Window],
         on_result: OnResult,
         go_on: Callable[[], bool],
     ) -> None:
         self._lanes = lanes
         self._word = word
-        self._items = chain.from_iterable(map(_items, windows))
+        self._items = chain.from_iterable(window.tasks() for window in windows)
         self._on_result = on_result
         self._go_on = go_on
         self._done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
@@ -172,12 +170,6 @@ class _Stream:
         self._word.value = TURNS_AWAY
         self._suspects.append(items[0][0])
         self._dead.append(who)
-
-
-def _items(window: da.Array) -> Iterator[Item]:
-    """The tasks of a window: each is a whole block, without dependencies."""
-    graph = dict(window.__dask_graph__())
-    return ((key, graph[key]) for key in window.__dask_keys__())
 
 
 @contextmanager

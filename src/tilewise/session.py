@@ -1,7 +1,6 @@
 """What one worker process keeps open for one run, and the computation of one tile.
 
-Each process opens what a program names once and keeps it under the run's name: the one process-wide state of
-tilewise.
+Each process opens what a program names once and keeps it under the run's name (`opened.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from tilewise.kernels.base import Kernel, Signature
 from tilewise.linalg.blocks import boxes
 from tilewise.linalg.layout import arrange, one_thread
 from tilewise.locking import Watch
+from tilewise.opened import opened
 from tilewise.outputs import Target
 from tilewise.packing import PANEL
 from tilewise.program import Program, Ticket
@@ -234,24 +234,9 @@ class _Buffers:
         self.arrays: dict[str, Array] = {}
 
 
-_SESSIONS: dict[str, Session] = {}
-_SESSIONS_LOCK = threading.Lock()
-
-
 def open_session(ticket: Ticket) -> Session:
     """The session of a run in this process, opened at its first task here."""
-    with _SESSIONS_LOCK:
-        if ticket.run not in _SESSIONS:
-            _SESSIONS[ticket.run] = Session(pickle.loads(ticket.payload))
-        return _SESSIONS[ticket.run]
-
-
-def forget(run: str) -> None:
-    """Close what this process keeps open for a run."""
-    with _SESSIONS_LOCK:
-        session = _SESSIONS.pop(run, None)
-    if session is not None:
-        session.close()
+    return opened(ticket.run, lambda: Session(pickle.loads(ticket.payload)))
 
 
 def _on(device: str) -> AbstractContextManager[None]:

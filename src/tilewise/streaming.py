@@ -18,6 +18,7 @@ from tilewise.job import Job
 from tilewise.ledger import Ledger
 from tilewise.locking import Lease, Lock
 from tilewise.memory import Workload
+from tilewise.opened import forget
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
 from tilewise.recorder import Recorder
@@ -27,6 +28,7 @@ from tilewise.runfile import RunRecord, Stage
 from tilewise.sidecars import write_records
 from tilewise.stopping import Stop, stoppable
 from tilewise.store import create
+from tilewise.task import try_kernel
 from tilewise.workers import Workers
 
 if TYPE_CHECKING:
@@ -65,9 +67,6 @@ class Stream:
 
     def do(self) -> Report:
         """Try the kernel, write the template unless it is there, do the tiles."""
-        from tilewise.preflight import try_kernel
-        from tilewise.session import forget
-
         program = self._program()
         try:
             arrays = [array for source in self.work.sources.values() for array in source.arrays]

@@ -132,9 +132,9 @@ def memory_limit(job: Job, layout: Layout) -> int:
 
 
 def remote(job: Job) -> tuple[str, ...]:
-    """URLs that the job reads from and writes to, one for each way to open them."""
+    """URLs that the job reads from and writes to, and files that xarray opens: one for each way to open them."""
     stores = [source.store for source in job.inputs.values() if not source.in_memory] + [job.output.store]
-    return tuple({places.opener(store): store for store in stores if places.is_url(store)}.values())
+    return tuple({places.opener(store): store for store in stores if places.needs_more(store)}.values())
 
 
 def check_reach(job: Job, layout: Layout) -> None:

@@ -13,6 +13,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,40 @@ Key = tuple[str, int]
 OnResult = Callable[[Key, Any], None]
 #: Seconds within which what is in work has to end when a run stops.
 WIND_DOWN = 30.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """Blocks that are handed out together, under a name of their own.
+
+    Attributes
+    ----------
+    name
+        Dask takes two submissions of one name for the same.
+    function
+        Called with `block_id=(n,)` for block n; its result is an array of one element.
+    count
+        Number of blocks.
+
+    >>> [key for key, task in Window("w", print, 2).tasks()]
+    [('w', 0), ('w', 1)]
+    """
+
+    name: str
+    function: Callable[..., Any]
+    count: int
+
+    def tasks(self) -> Iterator[tuple[Key, Callable[[], Any]]]:
+        """Each block by its key and a call, for who hands them out by himself: Dask would cost its import."""
+        return (((self.name, n), partial(self.function, block_id=(n,))) for n in range(self.count))
+
+    def array(self) -> da.Array:
+        """The same blocks as an array-less `map_blocks`, for a client of Dask."""
+        import dask.array as da
+        import numpy as np
+
+        meta = np.empty((0,), dtype=object)
+        return da.map_blocks(self.function, chunks=((1,) * self.count,), dtype=object, meta=meta, name=self.name)
 
 
 class WorkerDied(Exception):  # noqa: N818 - what is lost can be done again: no error of its own
@@ -57,7 +93,7 @@ class Workers(ABC):
         """Result of one call on one worker."""
 
     @abstractmethod
-    def stream(self, windows: Iterable[da.Array], on_result: OnResult, go_on: Callable[[], bool]) -> None:
+    def stream(self, windows: Iterable[Window], on_result: OnResult, go_on: Callable[[], bool]) -> None:
         """Run windows in their order and hand over the result of every block as it finishes.
 
         `go_on` is asked before anything is submitted, and at least every second; once it says no, nothing more is
