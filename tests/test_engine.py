@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,15 @@ def test_an_exception_is_its_tiles_record_and_ends_its_block(tmp_path: Path) -> 
     with pytest.raises(TileError, match=r"tile 1 \(y=0:5, x=4:8\) failed"):
         engine.run_program(this, Here(), blocks_of(this, 6), lambda r: None, lambda: True)  # type: ignore[arg-type]
     forget(this.run)
+
+
+def test_who_hands_blocks_out_loads_neither_torch_nor_dask() -> None:
+    """A scheduler unpickles a window, and a client needs no more: a second and a hundred megabytes of each."""
+    code = (
+        "import pickle, sys\n"
+        "import tilewise.engine, tilewise.pools, tilewise.streaming\n"
+        "from tilewise.task import run_block\n"
+        "pickle.loads(pickle.dumps(run_block))\n"
+        "assert not {'torch', 'dask.array', 'xarray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
