@@ -10,6 +10,7 @@ from tilewise.failures import Failures
 from tilewise.fields import TileGrid
 from tilewise.folders import Folder
 from tilewise.ledger import Ledger
+from tilewise.ledger_rows import PHASES
 from tilewise.locking import Lock, hold
 from tilewise.memory import Memory
 from tilewise.outcome import Event, Report, Tally
@@ -89,6 +90,6 @@ def test_sums_are_those_of_the_records_after_those_of_earlier_runs(tmp_path: Pat
     found: Report = tally.report()
     assert (found.tiles, found.resumed, found.failed, found.retries, found.misfits) == (1, 1, 1, 2, 5)
     assert found.statuses == {"ok": 11, "rank_deficient": 3}
-    assert found.phases == {"read": 1.0, "compute": 2.0, "write": 3.0}
+    assert {name: found.phases[name] for name in PHASES} == {"read": 1.0, "compute": 2.0, "write": 3.0}
     assert found.peaks == {"here-1": 77}
     assert (events[-1].done, events[-1].total, events[-1].resumed, events[-1].failed) == (2, 10, 1, 1)

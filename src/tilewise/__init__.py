@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from tilewise.fields import Status
     from tilewise.job import Job
     from tilewise.kernels.base import Footprint, Kernel, Signature
+    from tilewise.limits import Probe
     from tilewise.outcome import Event, Report
     from tilewise.outputs import Output
     from tilewise.packing import Encoding
     from tilewise.plans import Plan
-    from tilewise.runs import run
+    from tilewise.runs import probe, run
     from tilewise.sources import Input
     from tilewise.surveys import plan
     from tilewise.watching import progress
@@ -35,11 +36,13 @@ _HOMES = {
     "Kernel": "kernels",
     "Output": "outputs",
     "Plan": "plans",
+    "Probe": "limits",
     "Report": "outcome",
     "Signature": "kernels",
     "Status": "fields",
     "TilewiseError": "errors",
     "plan": "surveys",
+    "probe": "runs",
     "progress": "watching",
     "run": "runs",
 }
@@ -54,12 +57,14 @@ __all__ = [
     "Kernel",
     "Output",
     "Plan",
+    "Probe",
     "Report",
     "Signature",
     "Status",
     "TilewiseError",
     "__version__",
     "plan",
+    "probe",
     "progress",
     "run",
 ]

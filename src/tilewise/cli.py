@@ -50,17 +50,18 @@ def commands() -> None:
 @commands.command()
 @_job
 @_set
+@click.option("--probe", is_flag=True, help="Do a few tiles into a scratch store, and tell how long all would take.")
 @_json
 @ends_in_code
-def plan(job: str, overrides: Sequence[str], as_json: bool) -> None:
-    """Show tiles, bytes and peak memory of a job; nothing is written."""
+def plan(job: str, overrides: Sequence[str], probe: bool, as_json: bool) -> None:
+    """Show tiles, bytes and peak memory of a job; the output is not touched."""
     with stdout_for_results():
         from tilewise import report, watching
         from tilewise.cf import to_json
         from tilewise.config import load, placed
 
         with watching.logged(), placed(job, overrides):
-            document = report.describe(load(job, overrides))
+            document = report.describe(load(job, overrides), probe=probe)
         text = to_json(document) if as_json else report.plan_text(document)
     print_result(text)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewise.ledger import Totals
 from tilewise.ledger_rows import meaning
+from tilewise.limits import Probe
 from tilewise.plans import Plan
 from tilewise.records import BlockRecord, TileState
 
@@ -31,7 +32,11 @@ class Report:
     startup
         Wall time of everything before the first tile: planning, starting workers, trying the kernel.
     phases
-        Seconds of reading, computing and writing, over all slots.
+        Seconds over all slots, which add up to all that they had: `read`, `compute` and `write` of tiles; `scheduler`,
+        between tiles and blocks; `wait`, before the first block and after the last one.
+    limit
+        Seconds in which the same slots would read and decode the inputs of these tiles once, and encode and write their
+        outputs once, as probed on a few tiles beforehand; None where the run was too short to be probed.
     statuses
         Pixels of the whole output by status meaning, where the kernel has a status.
     peaks
@@ -64,6 +69,12 @@ class Report:
     failed: int = 0
     retries: int = 0
     shrunk: int = 0
+    limit: float | None = None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Share of the wall time of the tiles in which all could be read and written once; None where not probed."""
+        return self.limit / self.seconds if self.limit is not None and self.seconds else None
 
     @property
     def peak(self) -> int:
@@ -73,7 +84,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON data."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "plan"}
-        return {**own, "peak": self.peak, "plan": self.plan.to_dict()}
+        return {**own, "peak": self.peak, "efficiency": self.efficiency, "plan": self.plan.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,7 @@ class Tally:
         begin: float,
         progress: OnProgress | None = None,
         earlier: Totals | None = None,
+        probe: Probe | None = None,
     ) -> None:
         self._plan = plan
         self._output = output
@@ -124,6 +136,8 @@ class Tally:
         self._resumed = earlier.states.get(TileState.DONE, 0) if earlier else 0
         self._done = self._failed = self._retries = self._shrunk = 0
         self._phases = [0.0, 0.0, 0.0]
+        self._scheduler = 0.0
+        self._probe = probe
         self._statuses = Counter(earlier.statuses if earlier else {})
         self._misfits = earlier.misfits if earlier else 0
         self._peaks: dict[str, int] = {}
@@ -131,6 +145,8 @@ class Tally:
     def add(self, record: BlockRecord) -> None:
         """Take in one block, and tell whoever watches."""
         self._peaks[record.process] = max(record.peak, self._peaks.get(record.process, 0))
+        spent = sum(sum(tile.seconds) for tile in record.tiles)
+        self._scheduler += record.idle + max(0.0, record.seconds - spent)
         for tile in record.tiles:
             self._done += tile.state is TileState.DONE
             self._failed += tile.state in (TileState.FAILED, TileState.QUARANTINED)
@@ -161,15 +177,23 @@ class Tally:
         """Tiles of which something has become, in this run or before."""
         return self._resumed + self._done + self._failed
 
+    def _where(self, seconds: float) -> dict[str, float]:
+        """Where the time of all slots went."""
+        found = dict(zip(("read", "compute", "write"), self._phases, strict=True))
+        wait = self._plan.in_work * seconds - sum(self._phases) - self._scheduler
+        return {**found, "scheduler": self._scheduler, "wait": max(0.0, wait)}
+
     def report(self, warnings: tuple[str, ...] = ()) -> Report:
         """The sums so far."""
+        seconds = time.perf_counter() - self._start
+        limit = self._probe.limit(self._plan) * self._done / self._plan.tiles if self._probe else None
         return Report(
             output=self._output,
             plan=self._plan,
             tiles=self._done,
-            seconds=time.perf_counter() - self._start,
+            seconds=seconds,
             startup=self._start - self._begin,
-            phases=dict(zip(("read", "compute", "write"), self._phases, strict=True)),
+            phases=self._where(seconds),
             statuses=self._by_meaning(),
             peaks=self._peaks,
             misfits=self._misfits,
@@ -178,4 +202,5 @@ class Tally:
             failed=self._failed,
             retries=self._retries,
             shrunk=self._shrunk,
+            limit=limit,
         )

@@ -19,9 +19,11 @@ from tilewise.plans import Kept, Plan, memory_text, refuse_budget, tile_text
 TARGET_BYTES = 256 << 20
 #: Tiles a slot should have, so that the last one to finish leaves the others waiting for little.
 TILES_PER_SLOT = 8
-#: A block is at most about so many seconds of work, at a rate that a slow disk or a heavy kernel still reaches.
+#: A block is at most about so many seconds of work; before a probe, at a rate that a slow disk still reaches.
 BLOCK_SECONDS = 2.0
 BLOCK_RATE = 200e6
+#: Tiles of a block, at most: its record comes back in one piece.
+MOST_TILES = 4096
 
 
 def make_plan(
@@ -73,12 +75,13 @@ def make_plan(
         _refuse_ceiling(grid, needed, ceiling)
     if needed.peak > memory_limit:
         refuse_budget(grid, needed, memory_limit)
+    tiles = math.prod(grid.shape)
     read, wanted = _read_bytes(work, grid)
     written = sum(math.prod(t.spec.shape) * itemsize(t.dtype) for t in work.targets)
     return Plan(
         grid=grid,
         unit=work.unit,
-        block=_block(grid, (read + written), processes * slots),
+        block=block_of(tiles, (read + written) / tiles / BLOCK_RATE, processes * slots),
         panel=panel,
         memory=needed,
         memory_limit=memory_limit,
@@ -200,12 +203,14 @@ def _touches(size: int, chunk: int, tile: int) -> int:
     return -(-size // chunk) + inner - on_chunk_edges
 
 
-def _block(grid: TileGrid, nbytes: int, slots: int) -> int:
-    """Tiles a task: at most about BLOCK_SECONDS of work, and still several blocks for every slot."""
-    tiles = math.prod(grid.shape)
-    seconds = nbytes / tiles / BLOCK_RATE
+def block_of(tiles: int, seconds: float, in_work: int) -> int:
+    """Tiles a task, of so many seconds each: at most about BLOCK_SECONDS of work, and several blocks for every slot.
+
+    >>> block_of(10_000, 0.1, 2), block_of(10_000, 1e-5, 2), block_of(64, 0.1, 2)
+    (20, 625, 4)
+    """
     by_time = int(BLOCK_SECONDS / seconds) if seconds else tiles
-    return max(1, min(by_time, tiles // (slots * TILES_PER_SLOT), 4096))
+    return max(1, min(by_time, tiles // (in_work * TILES_PER_SLOT), MOST_TILES))
 
 
 def _refuse_ceiling(grid: TileGrid, memory: Memory, ceiling: Ceiling) -> None:

@@ -69,6 +69,11 @@ class Plan:
         return -(-self.tiles // self.block)
 
     @property
+    def in_work(self) -> int:
+        """Tiles in work at a time."""
+        return self.processes * self.slots
+
+    @property
     def read_amplification(self) -> float:
         """Bytes decoded for each byte needed: 1 where tiles are whole input chunks."""
         return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0

@@ -75,8 +75,24 @@ class TileRecord:
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """What became of one block, and how much memory its process has needed so far."""
+    """What became of one block.
+
+    Attributes
+    ----------
+    tiles
+        What became of its tiles.
+    process
+        Host and process that did it.
+    peak
+        Largest resident bytes of that process so far.
+    seconds
+        Of the whole block.
+    idle
+        Seconds since its slot ended the block before.
+    """
 
     tiles: tuple[TileRecord, ...]
     process: str
     peak: int
+    seconds: float = 0.0
+    idle: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewise.fields import FieldSpec
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from tilewise.outcome import Report
 
 
-def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
+def describe(job: Job, *, client: Any = None, probe: bool = False) -> dict[str, Any]:
     """A job and its plan as JSON data: what `tilewise plan --json` prints. No data is read, nothing is written.
+
+    With `probe` workers are started, and one does a few tiles into a scratch store, as `tilewise.probe` does.
 
     Returns
     -------
@@ -28,6 +30,8 @@ def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
         work at a time in each), `memory_limit`, `memory` (bytes of one process: `baseline`, `shared`, and for each
         of `slots` `boxes`, `outputs`, `transient`; `allocator`; `peak`), `read_bytes` (decoded), `needed_bytes`
         (of the inputs), `read_amplification`, `write_bytes`. Keys are only ever added.
+        With `probe` also `probe`: `tiles`; seconds of one tile, `read`, `compute`, `write`; `waiting`, their share;
+        `bound`, what takes most; `decode` and `encode` (seconds of one slot for all); `eta` and `limit` (seconds).
 
     Raises
     ------
@@ -38,6 +42,12 @@ def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
     from tilewise.surveys import survey
 
     found = survey(job, client=client)
+    measured: dict[str, Any] = {}
+    if probe:
+        from tilewise.runs import probe as do_probe
+
+        plan, seen = do_probe(job, client=client)
+        found, measured = replace(found, plan=plan), {"probe": seen.to_dict(plan)}
     inputs = {
         name: {
             "store": source.arrays[0].store if source.arrays else None,
@@ -63,6 +73,7 @@ def describe(job: Job, *, client: Any = None) -> dict[str, Any]:
         "outputs": outputs,
         "workers": {"kind": found.layout.kind, "device": found.layout.device},
         "plan": found.plan.to_dict(),
+        **measured,
     }
 
 
@@ -91,8 +102,18 @@ def plan_text(document: Mapping[str, Any]) -> str:
         ("workers", _workers_text(plan, workers)),
         ("reads", f"{format_bytes(plan['read_bytes'])}, {plan['read_amplification']:.2f} times the inputs"),
         ("writes", format_bytes(plan["write_bytes"])),
+        *(_probe_rows(document["probe"]) if "probe" in document else []),
     ]
     return f"{table(rows)}\nmemory of one process\n{table(_memory_rows(plan), indent='  ')}"
+
+
+def _probe_rows(probe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    phases = ", ".join(f"{name} {format_seconds(probe[name])}" for name in ("read", "compute", "write"))
+    seconds, limit = format_seconds(probe["eta"]), format_seconds(probe["limit"])
+    return [
+        ("probe", f"a tile takes: {phases}; {100 * probe['waiting']:.0f} % of it waiting"),
+        ("time", f"about {seconds}, most of it {probe['bound']}; {limit} to read all and to write all once"),
+    ]
 
 
 def _field_text(item: Mapping[str, Any]) -> str:
@@ -158,6 +179,7 @@ def run_text(report: Report) -> str:
         ("read", f"{format_bytes(read)}, {format_rate(read, seconds)}"),
         ("written", f"{format_bytes(written)}, {format_rate(written, seconds)}"),
         ("phases", ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())),
+        *([("limit", _limit_text(report))] if report.limit else []),
         *([("retries", f"{report.retries:,}")] if report.retries else []),
         *([("shrunk", f"{_count(report.shrunk, 'tile')} in smaller panels, for lack of memory")] * bool(report.shrunk)),
         *([("pixels", pixels)] if pixels else []),
@@ -173,6 +195,11 @@ def _tiles_text(report: Report) -> str:
         return f"all {report.resumed:,} were done before"
     text = f"{report.tiles:,} in {format_seconds(report.seconds)}, after {format_seconds(report.startup)} to start"
     return f"{text}; {report.resumed:,} were done before" if report.resumed else text
+
+
+def _limit_text(report: Report) -> str:
+    share = f"{100 * (report.efficiency or 0):.0f} % of the time of the tiles"
+    return f"{format_seconds(report.limit or 0)} to read all and to write all once: {share}"
 
 
 def _failed_text(count: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tilewise import places
@@ -14,6 +15,7 @@ from tilewise.cluster import Layout
 from tilewise.errors import ParameterError
 from tilewise.folders import Folder
 from tilewise.job import Job
+from tilewise.limits import Probe
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
@@ -123,8 +125,47 @@ def _check_places(job: Job, *, overwrite: bool, resume: bool) -> None:
     check_sidecar(job)
 
 
+def probe(job: Job, *, client: Any = None) -> tuple[Plan, Probe]:
+    """Do a few tiles of a job on one worker, to tell how long the whole takes; the output is not touched.
+
+    What they write goes to a scratch store in the sidecar, which is removed again. `client` is as in `run`.
+
+    Returns
+    -------
+    tuple
+        The plan, and the probe: `probe.eta(plan)` seconds for the tiles, `probe.limit(plan)` to read and write once.
+
+    Raises
+    ------
+    LockedError
+        A run is at work on the output.
+    TileError
+        A tile failed.
+    TilewiseError
+        The job cannot run.
+    """
+    begin = time.perf_counter()
+    check_job(job)
+    check_sidecar(job)
+    work = workload(job, described(job))
+    name = uuid.uuid4().hex[:12]
+    try:
+        with locked(job, name, force=False) as (lease, lock):
+            this = Run(name, job, work, lease.lease, lock, None, begin, None, None)
+            with _opened(this, client) as stream:
+                return stream.probe()
+    finally:
+        clean(job, name)
+
+
 def _do(this: Run, client: Any) -> Report:
-    """Reach the workers, make the plan, and do the tiles that are not done."""
+    with _opened(this, client) as stream:
+        return stream.do()
+
+
+@contextmanager
+def _opened(this: Run, client: Any) -> Iterator[Stream]:
+    """Reach the workers, and make the plan."""
     job, kept = this.job, this.earlier.kept if this.earlier else None
     with reach(job.cluster, job.device, client, remote(job)) as site:
         check_reach(job, site.layout)
@@ -134,7 +175,7 @@ def _do(this: Run, client: Any) -> Report:
         first = plan_of(job, read, site.layout, known_baseline(job, site.layout), kept)
         with site.open(this.name) as workers:
             plan = _replanned(job, read, site.layout, first, workers, this.earlier)
-            return Stream(this, read, plan, site, workers).do()
+            yield Stream(this, read, plan, site, workers)
 
 
 def _readable(this: Run) -> Workload:

@@ -5,6 +5,7 @@ Each process opens what a program names once and keeps it under the run's name (
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import pickle
@@ -58,6 +59,14 @@ class Session:
 
     def _open(self) -> dict[str, list[Any]]:
         return {name: [ref.open() for ref in source.arrays] for name, source in self.program.sources.items()}
+
+    def aside(self, program: Program) -> Session:
+        """The same inputs, state and turns for another program of this run, with outputs and tiles of its own."""
+        other = copy.copy(self)
+        other.program = program
+        other._lease = None
+        other._outputs, other._slot, other._all_buffers = {}, threading.local(), weakref.WeakSet()
+        return other
 
     def tries(self) -> Tries:
         """The tries of one tile."""
@@ -148,6 +157,12 @@ class Session:
             self._all_buffers.add(self._slot.buffers)
         found: _Buffers = self._slot.buffers
         return found
+
+    def idle_until(self, begin: float, end: float) -> float:
+        """Seconds that this slot had nothing to do before a block that has begun and ended then; 0 for the first."""
+        before = getattr(self._slot, "ended", begin)
+        self._slot.ended = end
+        return max(0.0, begin - float(before))
 
     def drop_buffers(self, *, of_all: bool) -> None:
         """Give up the buffers of this slot; or those of all, only while no other tile of this process is in work."""

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewise import cf
 from tilewise.clients import Site
-from tilewise.errors import ClusterError, LockedError, StoppedError
+from tilewise.errors import ClusterError, LockedError, StoppedError, TilewiseError
 from tilewise.failures import FAILURES, Failures
 from tilewise.fingerprint import environment, environment_changes, fingerprint
 from tilewise.folders import Folder
 from tilewise.inspection import cpu_capability, refuse_unseen, unseen_inputs, unseen_output, unseen_sidecar
 from tilewise.job import Job
 from tilewise.ledger import Ledger
+from tilewise.limits import Probe
 from tilewise.locking import Lease, Lock
 from tilewise.memory import Workload
 from tilewise.opened import forget
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
+from tilewise.probing import is_worth_it, probed, with_blocks
 from tilewise.recorder import Recorder
 from tilewise.replacing import clear
 from tilewise.resuming import Earlier, last_record
 from tilewise.runfile import RunRecord, Stage
-from tilewise.sidecars import write_records
+from tilewise.sidecars import scratch_of, write_records
 from tilewise.stopping import Stop, stoppable
 from tilewise.store import create
 from tilewise.task import try_kernel
@@ -69,18 +71,33 @@ class Stream:
         """Try the kernel, write the template unless it is there, do the tiles."""
         program = self._program()
         try:
-            arrays = [array for source in self.work.sources.values() for array in source.arrays]
-            refuse_unseen("the input", self.workers.everywhere(unseen_inputs, arrays))
-            self.workers.call(try_kernel, program.ticket())
-            lease = self.run.lease
-            seen = self.workers.everywhere(unseen_sidecar, lease.sidecar, lease.run)
-            refuse_unseen("the sidecar beside the output,", seen)
-            record, ledger, warnings = self._begun()
+            self._try(program)
+            this, probe = self._probed(program)
+            record, ledger, warnings = this._begun()
             store = self.work.targets[0].array.store
             refuse_unseen("the output", self.workers.everywhere(unseen_output, store, record.runs))
-            return self._tiles(program, record, ledger, warnings)
+            return this._tiles(program, record, ledger, warnings, probe)
         finally:
             forget(program.run)
+
+    def probe(self) -> tuple[Plan, Probe]:
+        """Try the kernel, and do a few tiles into a scratch store: the plan that follows, and what they have taken."""
+        program = self._program()
+        try:
+            self._try(program)
+            probe = self._probe(program)
+            return with_blocks(self.plan, probe), probe
+        finally:
+            forget(program.run)
+
+    def _try(self, program: Program) -> None:
+        """Refuse what workers do not see, and a kernel that does not do what it declares."""
+        arrays = [array for source in self.work.sources.values() for array in source.arrays]
+        refuse_unseen("the input", self.workers.everywhere(unseen_inputs, arrays))
+        self.workers.call(try_kernel, program.ticket())
+        lease = self.run.lease
+        seen = self.workers.everywhere(unseen_sidecar, lease.sidecar, lease.run)
+        refuse_unseen("the sidecar beside the output,", seen)
 
     def _program(self) -> Program:
         from tilewise.program import Program
@@ -101,6 +118,21 @@ class Stream:
             lease=self.run.lease,
             device_bytes=memory.shared + memory.slots * memory.per_slot if layout.device == "cuda" else 0,
         )
+
+    def _probed(self, program: Program) -> tuple[Stream, Probe | None]:
+        """The same with blocks from a probe, where that is worth it; one that fails costs no more than what it says."""
+        if not is_worth_it(self.plan):
+            return self, None
+        try:
+            probe = self._probe(program)
+        except (TilewiseError, OSError) as error:
+            log.warning("the run goes on without a probe of its tiles: %s", error)
+            return self, None
+        return replace(self, plan=with_blocks(self.plan, probe)), probe
+
+    def _probe(self, program: Program) -> Probe:
+        scratch = scratch_of(self.run.job, self.run.name)
+        return probed(program, self.work, self.plan, self.run.job.output, scratch, self.workers)
 
     def _begun(self) -> tuple[RunRecord, Ledger, tuple[str, ...]]:
         """The records of the run, with the template of the output unless an earlier run has made it."""
@@ -134,14 +166,16 @@ class Stream:
             "panel": self.plan.panel,
         }
 
-    def _tiles(self, program: Program, record: RunRecord, ledger: Ledger, changes: tuple[str, ...]) -> Report:
+    def _tiles(
+        self, program: Program, record: RunRecord, ledger: Ledger, changes: tuple[str, ...], probe: Probe | None
+    ) -> Report:
         """Do what the ledger does not say is done; whatever ends this, the ledger is written."""
         from tilewise.engine import run_program
 
         run, plan = self.run, self.plan
         totals, failures = (run.earlier.totals, run.earlier.failures) if run.earlier else (None, None)
         failures = failures or Failures(run.job.sidecar_folder, plan.grid)
-        tally = Tally(plan, run.job.output.store, run.begin, run.progress, totals)
+        tally = Tally(plan, run.job.output.store, run.begin, run.progress, totals, probe)
         for text in changes:
             log.warning(text)
         with stoppable(run.hurry) as stop:

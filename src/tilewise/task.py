@@ -6,6 +6,7 @@ A scheduler unpickles the graph of a window, and with it whatever its functions 
 from __future__ import annotations
 
 from tilewise.coordinates import Array
+from tilewise.limits import Measured
 from tilewise.program import Ticket
 from tilewise.records import Ranges
 
@@ -15,6 +16,13 @@ def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int
     from tilewise import tiles
 
     return tiles.run_block(ticket, window, block_id=block_id)
+
+
+def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, ...]) -> Measured:
+    """Do a few tiles beforehand: see `tilewise.trial.probe`."""
+    from tilewise import trial
+
+    return trial.probe(ticket, aside, numbers)
 
 
 def try_kernel(ticket: Ticket) -> None:

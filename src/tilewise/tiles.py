@@ -126,6 +126,7 @@ def _count(status: Array | None) -> dict[int, int]:
 
 def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int, ...]) -> Array:
     """Do the tiles of one block; the result is one record, in an array since it is a block of a Dask array."""
+    begin = time.perf_counter()
     with hosting.place(ticket.run) if ticket.hosted else nullcontext():
         session = open_session(ticket)
         numbers = (number for first, last in window[block_id[0]] for number in range(first, last))
@@ -134,7 +135,9 @@ def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int
         found = (run_tile(session, session.program.grid.tile(number)) for number in numbers if not over())
         tiles = tuple(_to_the_end(found, skip=session.program.skip))
     result = np.empty(1, dtype=object)
-    result[0] = BlockRecord(tiles, machine.process_name(), machine.peak())
+    end = time.perf_counter()
+    idle = session.idle_until(begin, end)
+    result[0] = BlockRecord(tiles, machine.process_name(), machine.peak(), end - begin, idle)
     return result
 
 

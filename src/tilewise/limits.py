@@ -1,0 +1,147 @@
+"""How long a job takes, and how long it has to: from what a few of its tiles have taken on one worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tilewise.fields import TileGrid, itemsize
+from tilewise.kernels.base import Signature
+from tilewise.memory import Workload
+from tilewise.plans import Plan
+
+#: Bytes of the boxes of a tile that is probed, at most about: some tenths of a second of work.
+PROBE_BYTES = 16 << 20
+#: Seconds after which no further tile is probed.
+PROBE_SECONDS = 0.5
+#: Tiles of each slot below which a run is over before a probe of it has paid.
+FEWEST = 8
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a worker has seen: seconds of reading, computing and writing of some tiles, and of the same by hand.
+
+    Attributes
+    ----------
+    tiles
+        Seconds of each phase, tile by tile.
+    pixels
+        Of all these tiles.
+    busy
+        Seconds that cores were at work meanwhile.
+    by_hand
+        Seconds of reading and decoding, and of encoding and writing, straight through zarr.
+    nbytes
+        Bytes that were read and written by hand, as they are stored decoded.
+    """
+
+    tiles: tuple[tuple[float, float, float], ...]
+    pixels: int
+    busy: float
+    by_hand: tuple[float, float]
+    nbytes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few tiles of a job have taken on one worker that had the machine for itself.
+
+    Attributes
+    ----------
+    tiles
+        Tiles that were probed.
+    read, compute, write
+        Seconds of one tile of the plan.
+    waiting
+        Share of that in which no core was at work: the store was waited for.
+    decode, encode
+        Seconds in which one slot would read and decode all inputs once, and encode and write all outputs once, straight
+        through zarr.
+
+    >>> Probe(2, 0.3, 0.1, 0.2, 0.0, 20.0, 10.0).bound
+    'reading'
+    """
+
+    tiles: int
+    read: float
+    compute: float
+    write: float
+    waiting: float
+    decode: float
+    encode: float
+
+    @classmethod
+    def of(cls, measured: Measured, work: Workload, plan: Plan) -> Probe:
+        """The probe of a plan from what its worker has measured."""
+        scale = math.prod(plan.grid.tile_shape) / measured.pixels
+        read, compute, write = (scale * sum(phase) for phase in zip(*measured.tiles, strict=True))
+        spent = sum(map(sum, measured.tiles))
+        rates = [s / n if n else 0.0 for s, n in zip(measured.by_hand, measured.nbytes, strict=True)]
+        return cls(
+            tiles=len(measured.tiles),
+            read=read,
+            compute=compute,
+            write=write,
+            waiting=min(1.0, max(0.0, 1.0 - measured.busy / spent)),
+            decode=rates[0] * streamed_bytes(work),
+            encode=rates[1] * plan.write_bytes,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one tile."""
+        return self.read + self.compute + self.write
+
+    @property
+    def bound(self) -> str:
+        """What takes most of a tile."""
+        phases = {"reading": self.read, "computing": self.compute, "writing": self.write}
+        return max(phases, key=lambda name: phases[name])
+
+    def eta(self, plan: Plan) -> float:
+        """Seconds that the tiles of a plan take: an estimate, since workers that are all at work share the machine."""
+        return plan.tiles * self.seconds / plan.in_work
+
+    def limit(self, plan: Plan) -> float:
+        """Seconds in which all inputs could be read and decoded once, and all outputs encoded and written once."""
+        return (self.decode + self.encode) / plan.in_work
+
+    def to_dict(self, plan: Plan) -> dict[str, Any]:
+        """The probe as JSON data, with its estimates for a plan."""
+        return {**asdict(self), "bound": self.bound, "eta": self.eta(plan), "limit": self.limit(plan)}
+
+
+def streamed_bytes(work: Workload) -> int:
+    """Bytes of the inputs that are read tile by tile, decoded as they are stored."""
+    return sum(math.prod(work.sources[n].spec.shape) * work.sources[n].stored_itemsize for n in work.signature.streamed)
+
+
+def probe_grid(work: Workload, plan: Plan) -> TileGrid:
+    """Tiles like those of the plan, but of no more than about `PROBE_BYTES`: still whole write units."""
+    shape = list(plan.grid.tile_shape)
+    while _box_bytes(work.signature, plan.grid.dims, shape) > PROBE_BYTES:
+        axis = max(range(len(shape)), key=lambda axis: shape[axis] // plan.unit[axis], default=0)
+        count = shape[axis] // plan.unit[axis] if shape else 1
+        if count < 2:
+            break
+        shape[axis] = count // 2 * plan.unit[axis]
+    return replace(plan.grid, tile_shape=tuple(shape))
+
+
+def _box_bytes(signature: Signature, dims: Sequence[str], shape: Sequence[int]) -> int:
+    sizes: Mapping[str, int] = {**signature.sizes, **dict(zip(dims, shape, strict=True))}
+    specs = [signature.fields[name] for name in signature.streamed]
+    return sum(math.prod(sizes[d] for d in spec.dims) * itemsize(signature.reads[spec.name]) for spec in specs)
+
+
+def probe_numbers(grid: TileGrid) -> tuple[int, ...]:
+    """Tiles to probe, far apart: two that go the way of a run, and one that is done by hand.
+
+    >>> probe_numbers(TileGrid(("x",), (100,), (1,)))
+    (33, 66, 99)
+    """
+    last = math.prod(grid.shape) - 1
+    return tuple(last * n // 3 for n in (1, 2, 3))

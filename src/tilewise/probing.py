@@ -1,0 +1,50 @@
+"""What a probe of a job's tiles says before they are run, and what follows for its plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewise import places
+from tilewise.folders import Folder
+from tilewise.limits import FEWEST, Probe, probe_grid, probe_numbers
+from tilewise.memory import Workload
+from tilewise.outputs import Output, lay_out
+from tilewise.planning import block_of
+from tilewise.plans import Plan
+from tilewise.program import Program
+from tilewise.store import create
+from tilewise.task import probe as measure
+from tilewise.workers import Workers
+
+
+def is_worth_it(plan: Plan) -> bool:
+    """Whether a run is long enough for a probe beforehand."""
+    return plan.tiles >= FEWEST * plan.in_work
+
+
+def probed(program: Program, work: Workload, plan: Plan, output: Output, scratch: Folder, workers: Workers) -> Probe:
+    """Do a few tiles on one worker, into a store in `scratch` like that of the output, which is removed again.
+
+    Raises
+    ------
+    TilewiseError
+        A tile failed, or the scratch store cannot be written.
+    """
+    folder = scratch.child("probe.zarr")
+    grid = probe_grid(work, plan)
+    there = replace(output, store=folder.place)
+    sources = list(work.sources.values())
+    targets = lay_out(there, work.signature.outputs, sources, work.signature.tile_dims)
+    aside = replace(program, targets=targets, grid=grid, lease=None)
+    with places.reaching(folder.place):
+        try:
+            create(there, targets, [], {})
+            measured = workers.call(measure, program.ticket(), aside.ticket(), probe_numbers(grid))
+        finally:
+            folder.remove()
+    return Probe.of(measured, work, plan)
+
+
+def with_blocks(plan: Plan, probe: Probe) -> Plan:
+    """The plan with blocks of as many tiles as the probe makes about two seconds of."""
+    return replace(plan, block=block_of(plan.tiles, probe.seconds, plan.in_work))

@@ -1,0 +1,50 @@
+"""What a probe says: arithmetic by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stores
+import tilewise
+from tilewise.limits import PROBE_BYTES, Measured, Probe, probe_grid
+from tilewise.surveys import Survey, survey
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Survey:
+    values = np.zeros((2, 40, 60), "float32")
+    path = stores.write(tmp_path / "in.zarr", {"x": (("c", "y", "x"), values)}, chunks={"y": 10, "x": 20})
+    return survey(tilewise.Job(kernel=tilewise.Norm(dim="c"), inputs={"x": path}, output=str(tmp_path / "out.zarr")))
+
+
+def test_seconds_of_a_tile_of_the_plan_are_those_of_its_pixels(found: Survey) -> None:
+    plan = replace(found.plan, grid=replace(found.plan.grid, tile_shape=(20, 20)), processes=2, slots=3)
+    assert (plan.tiles, plan.in_work) == (6, 6)
+    seen = Measured(((1.0, 2.0, 1.0), (3.0, 2.0, 1.0)), pixels=100, busy=7.5, by_hand=(0.5, 0.25), nbytes=(960, 480))
+    probe = Probe.of(seen, found.work, plan)
+    assert (probe.tiles, probe.read, probe.compute, probe.write) == (2, 16.0, 16.0, 8.0)
+    assert (probe.waiting, probe.seconds, probe.eta(plan)) == (0.25, 40.0, 40.0)
+    # 19 200 bytes of input and 9 600 of output.
+    assert (probe.decode, probe.encode, probe.limit(plan)) == (10.0, 5.0, 2.5)
+    assert probe.to_dict(plan)["bound"] == "reading"
+
+
+def test_more_cores_at_work_than_one_are_no_negative_waiting(found: Survey) -> None:
+    seen = Measured(((1.0, 1.0, 1.0),), pixels=10, busy=4.0, by_hand=(0.0, 0.0), nbytes=(0, 0))
+    probe = Probe.of(seen, found.work, found.plan)
+    assert (probe.waiting, probe.limit(found.plan)) == (0.0, 0.0)
+
+
+def test_a_tile_that_is_probed_is_whole_write_units_and_bounded(found: Survey) -> None:
+    signature = tilewise.Norm(dim="c").declare({"x": replace(found.work.signature.fields["x"], shape=(2, 4000, 6000))})
+    work = replace(found.work, signature=signature)
+    plan = replace(found.plan, grid=replace(found.plan.grid, size=(4000, 6000), tile_shape=(3990, 5980)))
+    y, x = probe_grid(work, plan).tile_shape
+    assert (y % 10, x % 20) == (0, 0)
+    assert PROBE_BYTES / 4 < 2 * y * x * 4 <= PROBE_BYTES
+    small = replace(plan, grid=replace(plan.grid, tile_shape=(10, 20)))
+    assert probe_grid(work, small) == small.grid
