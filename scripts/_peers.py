@@ -132,29 +132,25 @@ def cubed(setup: Setup) -> dict[str, Any]:
         cube = merge_chunks(cube, (BANDS, *setup.tile))
     own = {"drop_axis": 0} if setup.kernel == "norm" else {"chunks": ((UNKNOWNS,), *cube.chunks[1:])}
     result = library.map_blocks(block(setup), cube, dtype=np.dtype("float32"), **own)
-    started = Started()
+    started = _started()
     executor = create_executor(setup.way, {"max_workers": setup.cores})
     library.store([result], [_bare.create_result(setup)], executor=executor, callbacks=[started])
     end = time.monotonic()
     return {"begin": started.first, "end": end}
 
 
-class Started:
-    """Hears from cubed when its first task on data began: it starts its workers within the run, and creates arrays."""
+def _started() -> Any:
+    """Hears from cubed when its first task on data began: it starts workers and creates arrays within the run."""
+    from cubed.runtime.types import Callback
 
-    def __init__(self) -> None:
-        self.first = float("inf")
+    class Started(Callback):  # type: ignore[misc]
+        first = float("inf")
 
-    def on_task_end(self, event: Any) -> None:
-        """Keep the earliest start."""
-        if event.name != "create-arrays" and event.function_start_tstamp is not None:
-            self.first = min(self.first, event.function_start_tstamp - time.time() + time.monotonic())
+        def on_task_end(self, event: Any) -> None:
+            if event.name != "create-arrays" and event.function_start_tstamp is not None:
+                self.first = min(self.first, event.function_start_tstamp - time.time() + time.monotonic())
 
-    def __getattr__(self, name: str) -> Callable[[Any], None]:
-        """Other events of cubed are not listened to."""
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-        return lambda event: None
+    return Started()
 
 
 PEERS: dict[str, Callable[[Setup], dict[str, Any]]] = {
