@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import zarr
 
 import _bare
-from _stream import BANDS, COLUMNS, UNKNOWNS, Setup
+from _stream import BANDS, UNKNOWNS, Setup
 
 Array = np.ndarray[Any, Any]
 #: Bytes that cubed may plan with in each worker.
@@ -115,7 +114,6 @@ def _dask_workers(setup: Setup) -> Iterator[None]:
 def _import_all() -> None:
     import torch  # noqa: F401
     import xarray
-    import zarr  # noqa: F401
 
     xarray.open_zarr  # noqa: B018 - xarray loads its parts when they are first named
 

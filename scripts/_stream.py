@@ -109,7 +109,7 @@ class Setup:
     def title(self) -> str:
         """What it is called in a table."""
         name = TITLES[self.peer]
-        return f"{name}, {self.way}" if self.way else name
+        return name if self.peer in ("settled", "floor") else f"{name}, {self.way}"
 
     @property
     def result(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 #: Seconds between two looks at the memory, and between two at which processes there are, which costs more.
@@ -28,7 +29,7 @@ class Ended:
     seconds
         Wall time from its start to its end.
     cpu
-        Seconds of processor time of all its processes.
+        Seconds of processor time that all its processes had taken, by the time at which that was seen.
     largest
         Largest resident bytes of any of its processes, as the system keeps them.
     together
@@ -39,18 +40,26 @@ class Ended:
 
     started: float
     seconds: float
-    cpu: float
+    cpu: tuple[tuple[float, float], ...]
     largest: int
     together: int
     text: str
 
+    def cpu_between(self, begin: float, end: float) -> float:
+        """Seconds of processor time between two moments, from what was seen next to them."""
+        times, taken = zip(*self.cpu, strict=True)
+        first, last = np.interp([begin, end], times, taken)
+        return float(last - first)
 
-class Memory:
-    """Peaks of a process and its descendants, looked at until it is told to stop."""
+
+class Watch:
+    """Looks at a process and its descendants until it is told to stop: peaks, and the processor time they take."""
 
     def __init__(self, pid: int) -> None:
         self.largest = 0
         self.together = 0
+        self.cpu = [(time.monotonic(), 0.0)]
+        self._taken: dict[int, float] = {}
         self._pid = pid
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -66,6 +75,9 @@ class Memory:
         while not self._over.wait(LOOK):
             if time.monotonic() - searched > SEARCH:
                 pids, searched = _family(self._pid), time.monotonic()
+            for pid in pids:
+                self._taken[pid] = max(self._taken.get(pid, 0.0), _processor_time(pid))
+            self.cpu.append((time.monotonic(), sum(self._taken.values())))
             found = [_resident(pid) for pid in pids]
             self.largest = max([self.largest, *(peak for _, peak in found)])
             self.together = max(self.together, sum(now for now, _ in found))
@@ -78,17 +90,24 @@ def _family(pid: int) -> list[int]:
         return []
 
 
+def _processor_time(pid: int) -> float:
+    """Seconds that a process has taken; 0 where it has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
 def _resident(pid: int) -> tuple[int, int]:
     """Resident bytes of a process, now and at their peak; none where it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0, 0
-    found = {key: int(rest.split()[0]) << 10 for key, _, rest in (line.partition(":") for line in lines) if key in _KEYS}
+    split = (line.partition(":") for line in lines)
+    found = {key: int(rest.split()[0]) << 10 for key, _, rest in split if key in ("VmRSS", "VmHWM")}
     return found.get("VmRSS", 0), found.get("VmHWM", 0)
-
-
-_KEYS = ("VmRSS", "VmHWM")
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Ended:
@@ -102,15 +121,14 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=out, stderr=errors, env={**os.environ, **(environment or {})})
-        memory = Memory(process.pid)
-        _, status, usage = os.wait4(process.pid, 0)
+        watch = Watch(process.pid)
+        process.wait()
         seconds = time.monotonic() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        memory.stop()
+        watch.stop()
         out.seek(0)
         errors.seek(0)
         if process.returncode:
             said = errors.read().decode(errors="replace")[-3000:]
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{said}")
         text = out.read().decode()
-    return Ended(started, seconds, usage.ru_utime + usage.ru_stime, memory.largest, memory.together, text)
+    return Ended(started, seconds, tuple(watch.cpu), watch.largest, watch.together, text)

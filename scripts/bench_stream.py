@@ -3,7 +3,7 @@
 Same store, codec of the output, chunks and cores for all; each in a program of its own, at the best of a few tiles and
 ways that are tried first on a smaller cube. Printed for each are medians and ranges of: seconds from the first input
 read to the last output written; seconds before that, from the start of the program on; wall time of the program;
-processor time of all its processes; and their memory. What was read is in the page cache, so that nobody waits for a
+processor time of all its processes meanwhile; and their memory, of the largest one and of all together. What was read is in the page cache, so that nobody waits for a
 disk; before each run the last output is removed and what was written is synced.
 
     python scripts/bench_stream.py [--rows 5000] [--runs 5] [--kernels lstsq norm] [--codecs zstd none] [--json FILE]
@@ -18,10 +18,9 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import _stream
 import _tree
@@ -39,13 +38,13 @@ WAYS: dict[str, tuple[str, ...]] = {
 #: Whose ways all count, rather than the best of them.
 ALL_WAYS = ("tilewise", "dask")
 #: Libraries of the peers compute on one thread a worker, as a careful user would tell them.
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 KERNELS = {"lstsq": "Lstsq 50 -> 20", "norm": "Norm of 50"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contender: seconds of the stream, before it, and in all, processor seconds, and bytes."""
+    """One run of one contender: seconds of the stream, before it, and in all; of processors in the stream; bytes."""
 
     seconds: float
     startup: float
@@ -60,7 +59,7 @@ def measured(setup: Setup) -> Run:
     """Run one contender, check what it wrote, and remove it."""
     _remove(setup.output)
     os.sync()
-    arguments = json.dumps({name: getattr(setup, name) for name in setup.__dataclass_fields__})
+    arguments = json.dumps(asdict(setup))
     own = {} if setup.peer == "tilewise" else ONE_THREAD
     ended = _tree.run([sys.executable, str(Path(__file__).with_name("_peers.py")), arguments], own)
     times = json.loads(ended.text.splitlines()[-1])
@@ -70,7 +69,7 @@ def measured(setup: Setup) -> Run:
         seconds=times["end"] - times["begin"],
         startup=times["begin"] - ended.started,
         total=ended.seconds,
-        cpu=ended.cpu,
+        cpu=ended.cpu_between(times["begin"], times["end"]),
         largest=ended.largest,
         together=ended.together,
         phases=times.get("phases", {}),
@@ -123,13 +122,13 @@ def alternated(setups: Sequence[Setup], rounds: int) -> dict[Setup, list[Run]]:
 
 def table(runs: Mapping[Setup, Sequence[Run]], size: float) -> list[str]:
     """A line for each contender."""
-    head = f"{'':<38} {'seconds':<22} {'GB/s':>5}  {'start-up':<22} {'in all':<22} {'cpu s':>6} {'MiB':>6} {'sum':>6}"
+    head = f"{'':<44} {'seconds':<22} {'GB/s':>5}  {'start-up':<22} {'in all':<22} {'cpu s':>6} {'MiB':>6} {'sum':>6}"
     lines = [head]
     for setup, own in runs.items():
         name = setup.title if setup.peer == "tilewise" else f"{setup.title}, {setup.tile[0]} x {setup.tile[1]}"
         seconds, startup, total = ([getattr(run, key) for run in own] for key in ("seconds", "startup", "total"))
         lines.append(
-            f"{name:<38} {spread(seconds):<22} {size / statistics.median(seconds):>5.2f}  {spread(startup):<22} "
+            f"{name:<44} {spread(seconds):<22} {size / statistics.median(seconds):>5.2f}  {spread(startup):<22} "
             f"{spread(total):<22} {statistics.median(run.cpu for run in own):>6.1f} "
             f"{max(run.largest for run in own) / MIB:>6.0f} {max(run.together for run in own) / MIB:>6.0f}"
         )
@@ -137,20 +136,69 @@ def table(runs: Mapping[Setup, Sequence[Run]], size: float) -> list[str]:
 
 
 def figures(runs: Mapping[Setup, Sequence[Run]]) -> dict[str, list[float]]:
-    """Ratios of times, run by run, by what they say."""
-    by_name = {(setup.peer, setup.way): own for setup, own in runs.items()}
-    first = {setup.peer: own for setup, own in reversed(runs.items())}
-    ours = by_name.get(("tilewise", "auto"), [])
-    found = {
-        "tilewise / bare loop (at most 1.10)": _ratios(ours, first.get("bare", [])),
-        "tilewise, local / bare loop (at most 1.20)": _ratios(by_name.get(("tilewise", "local"), []), first.get("bare", [])),
-        "bare loop / decode, then encode (at most 1.10)": _ratios(first.get("bare", []), first.get("floor", [])),
-    }
-    for setup, own in runs.items():
-        if setup.peer in ("dask", "cubed"):
-            found[f"{setup.title} / tilewise (at least 1.5)"] = _ratios(own, ours)
-    return {name: ratios for name, ratios in found.items() if ratios}
+    """Ratios of times, run by run, by what they say; those whose contenders have run."""
+    found = {}
+    for above, own in runs.items():
+        for below, text in COMPARED.get(above.peer, ()):
+            other = next((runs[setup] for setup in runs if setup.peer == below), None)
+            if other:
+                name = f"{above.title} / {_stream.TITLES[below]}{text.get(above.way, text[''])}"
+                found[name] = [a.seconds / b.seconds for a, b in zip(own, other, strict=True)]
+    return found
 
 
-def _ratios(above: Sequence[Run], below: Sequence[Run]) -> list[float]:
-    return [a.seconds / b.seconds for a, b in zip(above, below, strict=False)]
+#: Whose time is divided by whose, and what is asked of the ratio, by way. Of tilewise, the first is the default.
+COMPARED: dict[str, tuple[tuple[str, dict[str, str]], ...]] = {
+    "tilewise": (("bare", {"": "", "auto": " (at most 1.10)", "local": " (at most 1.20)"}),),
+    "settled": (("bare", {"": ""}),),
+    "bare": (("floor", {"": " (at most 1.10)"}),),
+    "dask": (("tilewise", {"": " (at least 1.5)"}),),
+    "cubed": (("tilewise", {"": " (at least 1.5)"}),),
+}
+
+
+def available(peers: Sequence[str]) -> list[str]:
+    """The peers that can run here; the others are told of."""
+    missing = [peer for peer in peers if peer == "cubed" and importlib.util.find_spec("cubed") is None]
+    for peer in missing:
+        _stream.log(f"{peer} is left out: it is not installed; pip install 'tilewise[bench]' brings it")
+    return [peer for peer in peers if peer not in missing]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=5000, help="rows of 2000 pixels and 50 bands: 5000 are 2 GB")
+    parser.add_argument("--trial-rows", type=int, default=2000, help="rows of the cube on which tiles are tried")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
+    parser.add_argument("--codecs", nargs="+", default=["zstd", "none"], choices=["zstd", "none"])
+    parser.add_argument("--peers", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--json", type=Path, help="file for every run, beside what is printed")
+    options = parser.parse_args()
+    peers, cores = available(options.peers), len(os.sched_getaffinity(0))
+    size = _stream.gigabytes(options.rows)
+    title = f"stream of {size:.1f} GB, {cores} cores, median of {options.runs} alternated runs (range)"
+    lines, rows = [title], []
+    for kernel in options.kernels:
+        for codec in options.codecs:
+            setup = Setup(
+                peer="",
+                kernel=kernel,
+                codec=codec,
+                source=_stream.cube(options.rows, codec=codec),
+                library=_stream.library(),
+                output=str(_stream.folder() / "stream.zarr"),
+                cores=cores,
+            )
+            setups = contenders(setup, peers, _stream.cube(options.trial_rows, codec=codec))
+            runs = alternated(setups, options.runs)
+            lines += ["", f"{KERNELS[kernel]}, {codec}", *table(runs, size)]
+            lines += [f"{name}: {spread(ratios)}" for name, ratios in figures(runs).items()]
+            rows += [{**asdict(own), "runs": [asdict(run) for run in found]} for own, found in runs.items()]
+    print("\n".join(lines))
+    if options.json:
+        options.json.write_text(json.dumps({"title": title, "rows": rows, "lines": lines}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
