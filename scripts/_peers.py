@@ -51,14 +51,14 @@ def _chunks(setup: Setup) -> dict[str, int]:
 
 
 def block(setup: Setup) -> Callable[[Array], Array]:
-    """What a user writes for one block (band, y, x): a product, or a norm, by torch on one thread."""
-    compute, result = _bare.by_hand(setup), setup.result
+    """What a user writes for one block (band, y, x): a product, or a norm, on one thread."""
+    compute = _bare.result_by_hand(setup)
 
     def of_block(b: Array) -> Array:
         import torch
 
         torch.set_num_threads(1)
-        return compute(np.ascontiguousarray(b))[result]
+        return compute(np.ascontiguousarray(b))
 
     return of_block
 
