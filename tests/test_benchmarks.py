@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def setup(tmp_path_factory):
 
 @pytest.mark.parametrize("kernel", ["lstsq", "norm"])
 def test_every_way_of_the_bare_loop_computes_the_same(setup, kernel):
-    own = bench_stream.replace(setup, kernel=kernel)
+    own = replace(setup, kernel=kernel)
     box = np.asarray(zarr.open_array(setup.source, path="b", mode="r")[:, :7, :9])
     found = [compute(own)(box) for compute in _bare.WAYS.values()]
     for values in found:
@@ -91,7 +92,7 @@ def runs(*seconds):
 
 def test_ratios_are_of_the_runs_of_one_round(setup):
     ways = {"tilewise": "auto", "bare": "hand", "floor": "hand", "cubed": "threads"}
-    auto, bare, floor, cubed = (bench_stream.replace(setup, peer=peer, way=way) for peer, way in ways.items())
+    auto, bare, floor, cubed = (replace(setup, peer=peer, way=way) for peer, way in ways.items())
     found = bench_stream.figures({auto: runs(2, 3), bare: runs(1, 2), floor: runs(1, 1), cubed: runs(4, 3)})
     assert found == {
         "tilewise, auto / bare loop (at most 1.10)": [2, 1.5],
@@ -104,7 +105,7 @@ def test_ratios_are_of_the_runs_of_one_round(setup):
 
 
 def test_every_way_of_ours_counts_and_the_best_of_the_loop(setup):
-    ours = bench_stream.choices(bench_stream.replace(setup, peer="tilewise"))
+    ours = bench_stream.choices(replace(setup, peer="tilewise"))
     assert {way: len(options) for way, options in ours.items()} == {"auto": 1, "processes": 1, "local": 1}
     assert {way: len(o) for way, o in bench_stream.choices(setup).items()} == {"best": 6}
 
@@ -113,7 +114,7 @@ def test_the_page_tells_how_and_where_and_what(tmp_path):
     script = tmp_path / "bench_thing.py"
     script.write_text('"""How a thing is timed.\n\nIn turns.\n\n    python scripts/bench_thing.py [--runs 5]\n"""\n')
     result = _page.Result("python scripts/bench_thing.py", "2026-01-02", 90.0, (0.1, 1.9), {"cores": "2"}, ("1.0 s",))
-    failed = bench_stream.replace(result, machine={"cores": "4"}, lines=(), failure="The script ended with 1.")
+    failed = replace(result, machine={"cores": "4"}, lines=(), failure="The script ended with 1.")
     result.save(tmp_path / "kept" / "thing.json")
     assert _page.Result.load_from(tmp_path / "kept" / "thing.json") == result
     page = _page.page([("Things", script, result), ("Broken", script, failed), ("Others", script, None)])
