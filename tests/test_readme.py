@@ -88,6 +88,7 @@ def test_commands_do_the_job_in_yaml(folder):
     "page",
     [
         "README.md",
+        "docs/benchmarks.md",
         "docs/clusters.md",
         "docs/design.md",
         "docs/jobs.md",
