@@ -36,8 +36,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "dask": ("threads", "processes"),
     "cubed": ("threads", "processes"),
 }
-#: Runs of each trial, of which the quickest counts.
-TRIALS = 2
 #: Whose ways all count, rather than the best of them.
 ALL_WAYS = ("tilewise", "dask")
 #: Libraries of the peers compute on one thread a worker, as a careful user would tell them.
@@ -94,23 +92,24 @@ def choices(setup: Setup) -> dict[str, list[Setup]]:
     return {"best": every}
 
 
-def contenders(setup: Setup, peers: Sequence[str], smaller: str) -> list[Setup]:
-    """The contenders that count, each at the best of what was tried on the smaller cube."""
+def contenders(setup: Setup, peers: Sequence[str], smaller: str, trials: int) -> list[Setup]:
+    """The contenders that count, each at the best of what was tried on the smaller cube; untried, at the first."""
     found = []
     for peer in peers:
         for options in choices(replace(setup, peer=peer)).values():
-            found.append(_best(options, smaller) if len(options) > 1 else options[0])
+            found.append(_best(options, smaller, trials) if trials and len(options) > 1 else options[0])
             if peer == "bare":
                 found += [replace(found[-1], peer=same) for same in ("settled", "floor")]
     return found
 
 
-def _best(options: Sequence[Setup], smaller: str) -> Setup:
-    runs = alternated([replace(option, source=smaller) for option in options], TRIALS)
-    trials = [min(run.seconds for run in own) for own in runs.values()]
-    for option, seconds in zip(options, trials, strict=True):
+def _best(options: Sequence[Setup], smaller: str, rounds: int) -> Setup:
+    """The one whose quickest trial was the quickest."""
+    runs = alternated([replace(option, source=smaller) for option in options], rounds)
+    quickest = [min(run.seconds for run in own) for own in runs.values()]
+    for option, seconds in zip(options, quickest, strict=True):
         _stream.log(f"tried {option.title}, tile {option.tile}: {seconds:.2f} s")
-    return options[trials.index(min(trials))]
+    return options[quickest.index(min(quickest))]
 
 
 def alternated(setups: Sequence[Setup], rounds: int) -> dict[Setup, list[Run]]:
@@ -173,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=5000, help="rows of 2000 pixels and 50 bands: 5000 are 2 GB")
     parser.add_argument("--trial-rows", type=int, default=2000, help="rows of the cube on which tiles are tried")
+    parser.add_argument("--trials", type=int, default=2, help="runs of each trial; 0: nothing is tried")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
     parser.add_argument("--codecs", nargs="+", default=["zstd", "none"], choices=["zstd", "none"])
@@ -194,7 +194,7 @@ def main() -> None:
                 output=str(_stream.folder() / "stream.zarr"),
                 cores=cores,
             )
-            setups = contenders(setup, peers, _stream.cube(options.trial_rows, codec=codec))
+            setups = contenders(setup, peers, _stream.cube(options.trial_rows, codec=codec), options.trials)
             runs = alternated(setups, options.runs)
             lines += ["", f"{KERNELS[kernel]}, {codec}", *table(runs, size)]
             lines += [f"{name}: {spread(ratios)}" for name, ratios in figures(runs).items()]
