@@ -194,7 +194,7 @@ def test_what_is_of_another_type_is_refused(parameter, yaml, expected):
     assert expected in text
 
 
-KEYS = "kernel, inputs, output, memory_limit, tile, cluster, device, sidecar, on_error, retries"
+KEYS = "kernel, inputs, output, memory_limit, tile, cluster, device, sidecar, on_error, retries, read_ahead"
 
 WRONG = {
     "unknown key": (

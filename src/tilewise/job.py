@@ -19,6 +19,10 @@ from tilewise.sources import Input
 OnError = Literal["raise", "skip"]
 
 
+#: Largest `read_ahead`.
+MOST_AHEAD = 16
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Kernel, inputs, output and budget: everything that a run needs to know.
@@ -47,6 +51,10 @@ class Job:
         run goes on.
     retries
         How often a tile is tried again when its store does not answer, or gives what cannot be decoded.
+    read_ahead
+        Tiles that are read or written while another one is computed, for each of those that are in work at a time: as
+        much more memory for tiles. "auto": as many as a probe finds use for, where a store is behind a URL and they
+        fit `memory_limit`; none for local stores.
     """
 
     kernel: Kernel
@@ -59,6 +67,7 @@ class Job:
     sidecar: str | None = None
     on_error: OnError = "raise"
     retries: int = 3
+    read_ahead: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         """Short forms become `Input` and `Output`; values that cannot be are refused."""
@@ -88,6 +97,14 @@ class Job:
         if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
             raise ParameterError(
                 "retries is not a count", got=repr(self.retries), expected="0 or more", do="mend retries"
+            )
+        ahead = self.read_ahead
+        if ahead != "auto" and (not isinstance(ahead, int) or isinstance(ahead, bool) or not 0 <= ahead <= MOST_AHEAD):
+            raise ParameterError(
+                "read_ahead is neither auto nor a count",
+                got=repr(ahead),
+                expected=f"auto, or 0 to {MOST_AHEAD}",
+                do="mend read_ahead",
             )
 
     @property
@@ -120,6 +137,7 @@ class Job:
             "sidecar": self.sidecar,
             "on_error": self.on_error,
             "retries": self.retries,
+            "read_ahead": self.read_ahead,
         }
         return {key: value for key, value in found.items() if value is not None}
 

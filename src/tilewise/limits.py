@@ -16,6 +16,8 @@ from tilewise.plans import Plan
 PROBE_BYTES = 16 << 20
 #: Seconds after which no further tile is probed.
 PROBE_SECONDS = 0.5
+#: Read-ahead that is not chosen by itself beyond this, nor for waiting that would save less than this share of a tile.
+MOST_BY_ITSELF, LITTLE = 8, 0.2
 #: Tiles of each slot below which a run is over before a probe of it has paid.
 FEWEST = 8
 
@@ -103,11 +105,25 @@ class Probe:
 
     def eta(self, plan: Plan) -> float:
         """Seconds that the tiles of a plan take: an estimate, since workers that are all at work share the machine."""
-        return plan.tiles * self.seconds / plan.in_work
+        return plan.tiles * self.seconds * self._share(plan)
 
     def limit(self, plan: Plan) -> float:
         """Seconds in which all inputs could be read and decoded once, and all outputs encoded and written once."""
-        return (self.decode + self.encode) / plan.in_work
+        return (self.decode + self.encode) * self._share(plan)
+
+    def _share(self, plan: Plan) -> float:
+        """Of the seconds of one slot, how many all of them take: waiting is done side by side with read-ahead."""
+        return max(1 / plan.in_work, (1 - self.waiting) / (plan.processes * plan.slots))
+
+    @property
+    def read_ahead(self) -> int:
+        """Tiles beyond the one in work that keep its core busy.
+
+        >>> [Probe(2, 0.3, 0.1, 0.2, waiting, 20.0, 10.0).read_ahead for waiting in (0.0, 0.1, 0.5, 0.7, 1.0)]
+        [0, 0, 1, 3, 8]
+        """
+        busy = max(1 - self.waiting, 1 / (1 + MOST_BY_ITSELF))
+        return math.ceil(1 / busy - LITTLE) - 1
 
     def to_dict(self, plan: Plan) -> dict[str, Any]:
         """The probe as JSON data, with its estimates for a plan."""

@@ -33,6 +33,7 @@ def make_plan(
     memory_limit: int,
     processes: int,
     slots: int,
+    read_ahead: int = 0,
     tile: Mapping[str, int] | None = None,
     kept: Kept | None = None,
     ceiling: Ceiling | None = None,
@@ -47,6 +48,8 @@ def make_plan(
         Budget of one worker process, in bytes.
     processes, slots
         Worker processes, and tiles in work at a time within each.
+    read_ahead
+        Tiles beyond each of these that are read or written meanwhile.
     tile
         Cells by tile dimension; dimensions left out are negotiated.
     kept
@@ -65,7 +68,7 @@ def make_plan(
     panel = kept.panel if kept else work.kernel.panel(work.signature)
 
     def memory(shape: Sequence[int]) -> Memory:
-        return work.memory(shape, baseline=baseline, slots=slots, panel=panel)
+        return work.memory(shape, baseline=baseline, slots=slots * (1 + read_ahead), panel=panel)
 
     fixed = _fixed_tile(work, (kept.tile if kept else tile) or {})
     shape = _negotiate(work, fixed, memory, memory_limit, processes * slots)
@@ -81,7 +84,7 @@ def make_plan(
     return Plan(
         grid=grid,
         unit=work.unit,
-        block=block_of(tiles, (read + written) / tiles / BLOCK_RATE, processes * slots),
+        block=block_of(tiles, (read + written) / tiles / BLOCK_RATE, processes * slots, read_ahead),
         panel=panel,
         memory=needed,
         memory_limit=memory_limit,
@@ -90,6 +93,7 @@ def make_plan(
         read_bytes=read,
         needed_bytes=wanted,
         write_bytes=written,
+        read_ahead=read_ahead,
     )
 
 
@@ -203,14 +207,18 @@ def _touches(size: int, chunk: int, tile: int) -> int:
     return -(-size // chunk) + inner - on_chunk_edges
 
 
-def block_of(tiles: int, seconds: float, in_work: int) -> int:
+def block_of(tiles: int, seconds: float, slots: int, read_ahead: int = 0) -> int:
     """Tiles a task, of so many seconds each: at most about BLOCK_SECONDS of work, and several blocks for every slot.
 
-    >>> block_of(10_000, 0.1, 2), block_of(10_000, 1e-5, 2), block_of(64, 0.1, 2)
-    (20, 625, 4)
+    With read-ahead the tiles of a block are done side by side; where there are enough, it has some for each of them.
+
+    >>> block_of(10_000, 0.1, 2), block_of(10_000, 1e-5, 2), block_of(64, 0.1, 2), block_of(64, 0.1, 2, read_ahead=3)
+    (20, 625, 4, 16)
     """
-    by_time = int(BLOCK_SECONDS / seconds) if seconds else tiles
-    return max(1, min(by_time, tiles // (in_work * TILES_PER_SLOT), MOST_TILES))
+    beside = 1 + read_ahead
+    by_time = int(BLOCK_SECONDS * beside / seconds) if seconds else tiles
+    enough = min(TILES_PER_SLOT // 2 * beside, tiles // (2 * slots)) if read_ahead else 0
+    return max(1, min(by_time, max(enough, tiles // (slots * TILES_PER_SLOT)), MOST_TILES))
 
 
 def _refuse_ceiling(grid: TileGrid, memory: Memory, ceiling: Ceiling) -> None:

@@ -44,6 +44,8 @@ class Plan:
         Bytes decoded from the inputs by the whole run, and bytes of the inputs.
     write_bytes
         Bytes of the outputs.
+    read_ahead
+        Tiles beyond each of those in work whose data is being read or written meanwhile.
     """
 
     grid: TileGrid
@@ -57,6 +59,7 @@ class Plan:
     read_bytes: int
     needed_bytes: int
     write_bytes: int
+    read_ahead: int = 0
 
     @property
     def tiles(self) -> int:
@@ -70,13 +73,21 @@ class Plan:
 
     @property
     def in_work(self) -> int:
-        """Tiles in work at a time."""
-        return self.processes * self.slots
+        """Tiles in work at a time, those that are read or written meanwhile among them."""
+        return self.processes * self.slots * (1 + self.read_ahead)
 
     @property
     def read_amplification(self) -> float:
         """Bytes decoded for each byte needed: 1 where tiles are whole input chunks."""
         return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
+
+    def with_read_ahead(self, wanted: int, most: int) -> Plan:
+        """The same plan with as much read-ahead, up to what is wanted, as fits into `most` bytes of a process."""
+        for ahead in range(wanted, 0, -1):
+            memory = replace(self.memory, slots=self.slots * (1 + ahead))
+            if memory.peak <= most:
+                return replace(self, memory=memory, read_ahead=ahead)
+        return self
 
     def with_baseline(self, baseline: int) -> Plan:
         """The same plan on a process that was measured to need `baseline` bytes to begin with."""
@@ -107,6 +118,7 @@ class Plan:
             "panel": self.panel,
             "processes": self.processes,
             "slots": self.slots,
+            "read_ahead": self.read_ahead,
             "memory_limit": self.memory_limit,
             "memory": {**asdict(self.memory), "peak": self.memory.peak},
             "read_bytes": self.read_bytes,
@@ -128,7 +140,9 @@ class Plan:
         grid = TileGrid(tuple(found["tile_dims"]), tuple(size), tuple(found["tile"].values()))
         plain = ("block", "panel", "memory_limit", "processes", "slots", "read_bytes", "needed_bytes", "write_bytes")
         unit = tuple(found["unit"].values())
-        return cls(grid=grid, unit=unit, memory=Memory(**memory), **{name: found[name] for name in plain})
+        ahead = found.get("read_ahead", 0)  # plans of earlier versions have none
+        rest = {name: found[name] for name in plain}
+        return cls(grid=grid, unit=unit, memory=Memory(**memory), read_ahead=ahead, **rest)
 
 
 def tile_text(grid: TileGrid) -> str:

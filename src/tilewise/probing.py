@@ -45,6 +45,17 @@ def probed(program: Program, work: Workload, plan: Plan, output: Output, scratch
     return Probe.of(measured, work, plan)
 
 
-def with_blocks(plan: Plan, probe: Probe) -> Plan:
-    """The plan with blocks of as many tiles as the probe makes about two seconds of."""
-    return replace(plan, block=block_of(plan.tiles, probe.seconds, plan.in_work))
+def refined(plan: Plan, probe: Probe, *, wait_for_stores: bool, most: int) -> Plan:
+    """The plan with what a probe says of its blocks, about two seconds each, and of read-ahead.
+
+    Parameters
+    ----------
+    wait_for_stores
+        Whether read-ahead is to be chosen: that pays where stores are waited for, and else cores are shared.
+    most
+        Bytes that a process may need: read-ahead takes no more.
+    """
+    if wait_for_stores:
+        plan = plan.with_read_ahead(probe.read_ahead, most)
+    block = block_of(plan.tiles, probe.seconds, plan.processes * plan.slots, plan.read_ahead)
+    return replace(plan, block=block)

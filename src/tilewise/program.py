@@ -33,6 +33,9 @@ class Program:
     hosted: bool = False
     #: How often what may pass, such as a store that does not answer, is tried again.
     retries: int = 3
+    #: Tiles in work at a time, and those beyond them whose data is being read or written meanwhile, for each of them.
+    slots: int = 1
+    read_ahead: int = 0
     #: Whether the tiles after one that has failed are done all the same.
     skip: bool = False
     #: What says whether the output is still this run's to write; None where nobody else can be at work on it.
@@ -44,7 +47,7 @@ class Program:
 
     def ticket(self) -> Ticket:
         """The program as a task carries it: pickled once, kernels of the user's script by value."""
-        return Ticket(self.run, cloudpickle.dumps(self), self.hosted)
+        return Ticket(self.run, cloudpickle.dumps(self), self.hosted, self.read_ahead)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Ticket:
     run: str
     payload: bytes
     hosted: bool = False
+    #: Of the program as it is now: what a process has opened stays as it is.
+    read_ahead: int = 0
 
 
 def refuse_shared_units(grid: TileGrid, targets: Iterable[Target]) -> None:

@@ -145,7 +145,8 @@ def _times(sizes: Iterable[int]) -> str:
 def _workers_text(plan: Mapping[str, Any], workers: Mapping[str, Any]) -> str:
     each = " in each" if plan["processes"] > 1 else ""
     where = f"{_count(plan['processes'], 'process', 'es')} on {workers['device']}"
-    return f"{workers['kind']}: {where}, {_count(plan['slots'], 'tile')} at a time{each}"
+    ahead = f", {_count(plan['read_ahead'], 'more', '')} read ahead of each" if plan["read_ahead"] else ""
+    return f"{workers['kind']}: {where}, {_count(plan['slots'], 'tile')} at a time{each}{ahead}"
 
 
 def _count(number: int, what: str, plural: str = "s") -> str:
@@ -153,7 +154,7 @@ def _count(number: int, what: str, plural: str = "s") -> str:
 
 
 def _memory_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    memory, slots = plan["memory"], plan["slots"]
+    memory, slots = plan["memory"], plan["memory"]["slots"]
     each = f"{slots} x " if slots > 1 else ""
     rows = [("baseline", format_bytes(memory["baseline"])), ("shared inputs", format_bytes(memory["shared"]))]
     rows += [

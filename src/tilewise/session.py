@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -49,6 +50,10 @@ class Session:
         self.program = program
         self.device = hosting.device_of(program.run, program.device)
         self.turns = Turns()
+        #: Of computing, where more tiles are in work than slots.
+        self.computing = threading.BoundedSemaphore(program.slots)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
         self._patience = Patience(program.retries, partial(hosting.is_over, program.run) if program.hosted else bool)
         self._lease = Watch(program.lease) if program.lease else None
         self.inputs = self.tries()(self._open, "read")
@@ -89,8 +94,19 @@ class Session:
         with torch.inference_mode(), one_thread(), _on(self.device):
             return program.kernel.prepare(tensors)
 
+    def pool(self, read_ahead: int) -> Executor:
+        """Threads for the tiles that are in work at a time, asked for with their slots held."""
+        with self._lock:
+            if self._pool is None:
+                ready = hosting.know_thread if self.program.hosted else None
+                workers = self.program.slots * (1 + read_ahead)
+                self._pool = ThreadPoolExecutor(workers, "tilewise-tile", initializer=ready)
+            return self._pool
+
     def close(self) -> None:
         """Close the files that inputs are read from."""
+        if self._pool is not None:
+            self._pool.shutdown()
         for arrays in self.inputs.values():
             for array in arrays:
                 close(array)

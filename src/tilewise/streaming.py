@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tilewise import cf
+from tilewise import cf, places
 from tilewise.clients import Site
 from tilewise.errors import ClusterError, LockedError, StoppedError, TilewiseError
 from tilewise.failures import FAILURES, Failures
@@ -22,7 +22,7 @@ from tilewise.memory import Workload
 from tilewise.opened import forget
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
-from tilewise.probing import is_worth_it, probed, with_blocks
+from tilewise.probing import is_worth_it, probed, refined
 from tilewise.recorder import Recorder
 from tilewise.replacing import clear
 from tilewise.resuming import Earlier, last_record
@@ -30,6 +30,7 @@ from tilewise.runfile import RunRecord, Stage
 from tilewise.sidecars import scratch_of, write_records
 from tilewise.stopping import Stop, stoppable
 from tilewise.store import create
+from tilewise.surveys import remote
 from tilewise.task import try_kernel
 from tilewise.workers import Workers
 
@@ -73,6 +74,7 @@ class Stream:
         try:
             self._try(program)
             this, probe = self._probed(program)
+            program = replace(program, read_ahead=this.plan.read_ahead)
             record, ledger, warnings = this._begun()
             store = self.work.targets[0].array.store
             refuse_unseen("the output", self.workers.everywhere(unseen_output, store, record.runs))
@@ -86,7 +88,7 @@ class Stream:
         try:
             self._try(program)
             probe = self._probe(program)
-            return with_blocks(self.plan, probe), probe
+            return self._refined(probe), probe
         finally:
             forget(program.run)
 
@@ -113,6 +115,8 @@ class Stream:
             panel=self.plan.panel,
             device=layout.device,
             hosted=True,
+            slots=layout.slots,
+            read_ahead=self.plan.read_ahead,
             retries=job.retries,
             skip=job.on_error == "skip",
             lease=self.run.lease,
@@ -128,7 +132,13 @@ class Stream:
         except (TilewiseError, OSError) as error:
             log.warning("the run goes on without a probe of its tiles: %s", error)
             return self, None
-        return replace(self, plan=with_blocks(self.plan, probe)), probe
+        return replace(self, plan=self._refined(probe)), probe
+
+    def _refined(self, probe: Probe) -> Plan:
+        job, ceiling = self.run.job, self.site.layout.ceiling
+        most = min(self.plan.memory_limit, ceiling.pause) if ceiling else self.plan.memory_limit
+        waits = job.read_ahead == "auto" and any(map(places.is_url, remote(job)))
+        return refined(self.plan, probe, wait_for_stores=waits, most=most)
 
     def _probe(self, program: Program) -> Probe:
         scratch = scratch_of(self.run.job, self.run.name)

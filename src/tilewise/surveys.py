@@ -116,6 +116,7 @@ def plan_of(job: Job, work: Workload, layout: Layout, base: int, kept: Kept | No
         memory_limit=limit,
         processes=layout.processes,
         slots=layout.slots,
+        read_ahead=0 if isinstance(job.read_ahead, str) else job.read_ahead,
         tile=tile,
         kept=kept,
         ceiling=layout.ceiling,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
 
@@ -75,15 +77,18 @@ def _done(session: Session, tile: Tile, tries: Tries, panel: int) -> TileRecord:
     boxes = session.read(tile, tries)
     outputs = session.outputs(tile)
     read = time.perf_counter()
-    compute_tile(program.kernel, program.signature, session.state, boxes, outputs, panel=panel, device=session.device)
-    misfits = session.flag_misfits(outputs)
-    computed = time.perf_counter()
+    with session.computing:
+        begun = time.perf_counter()
+        kernel, state, device = program.kernel, session.state, session.device
+        compute_tile(kernel, program.signature, state, boxes, outputs, panel=panel, device=device)
+        misfits = session.flag_misfits(outputs)
+        computed = time.perf_counter()
     session.write(tile, outputs, tries)
     written = time.perf_counter()
     return TileRecord(
         tile.number,
         TileState.DONE,
-        (read - begin, computed - read, written - computed),
+        (read - begin, computed - begun, written - computed),
         _count(outputs.get("status")),
         misfits,
         attempts=tries.count,
@@ -132,8 +137,8 @@ def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int
         numbers = (number for first, last in window[block_id[0]] for number in range(first, last))
         # The tiles of a run that has ended meanwhile are nobody's.
         over = partial(hosting.is_over, ticket.run) if ticket.hosted else bool
-        found = (run_tile(session, session.program.grid.tile(number)) for number in numbers if not over())
-        tiles = tuple(_to_the_end(found, skip=session.program.skip))
+        wanted = (session.program.grid.tile(number) for number in numbers if not over())
+        tiles = tuple(_records(session, wanted, ticket.read_ahead))
     result = np.empty(1, dtype=object)
     end = time.perf_counter()
     idle = session.idle_until(begin, end)
@@ -141,9 +146,27 @@ def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int
     return result
 
 
-def _to_the_end(records: Iterable[TileRecord], *, skip: bool) -> Iterator[TileRecord]:
-    """Records up to the one that ends the run: what fails slowly would fail as slowly at every tile."""
-    for record in records:
+def _records(session: Session, tiles: Iterable[Tile], read_ahead: int) -> Iterator[TileRecord]:
+    """Records of tiles in their order, up to one that ends the run: what fails slowly would fail as slowly at each.
+
+    With `read_ahead` so many more are in work, and recorded: while one is computed, others are read or written.
+    """
+    in_work: deque[Future[TileRecord]] = deque()
+    for tile in tiles:
+        in_work.append(_begun(session, tile, read_ahead))
+        if len(in_work) <= read_ahead:
+            continue
+        record = in_work.popleft().result()
         yield record
-        if record.halt or (record.error and not skip):
-            return
+        if record.halt or (record.error and not session.program.skip):
+            break
+    while in_work:
+        yield in_work.popleft().result()
+
+
+def _begun(session: Session, tile: Tile, read_ahead: int) -> Future[TileRecord]:
+    if read_ahead:
+        return session.pool(read_ahead).submit(run_tile, session, tile)
+    done: Future[TileRecord] = Future()
+    done.set_result(run_tile(session, tile))
+    return done

@@ -254,8 +254,8 @@ def _put(panel: torch.Tensor, gone: torch.Tensor | None, out: torch.Tensor, tile
 def _not_finite(x: torch.Tensor) -> torch.Tensor | None:
     """Mask (G, w) of the solutions (G, p, w) with a value that is not finite; None where there are none.
 
-    A finite sum of all has no such value in it. Else, or where it has overflowed, the values of each pixel are summed by
-    a product, which is the fastest look at each, with a weight at which a sum of finite ones cannot overflow.
+    A finite sum of all has no such value in it. Else, or where it has overflowed, the values of each pixel are summed
+    by a product, which is the fastest look at each, with a weight at which a sum of finite ones cannot overflow.
     """
     if bool(x.sum().isfinite()):
         return None
