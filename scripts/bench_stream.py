@@ -5,7 +5,13 @@ ways that are tried first on a smaller cube. Printed for each are medians and ra
 read to the last output written; seconds before that, from the start of the program on; and wall time of the program.
 Then the processor time of all its processes during the stream, and the largest memory of one of them and of all
 together. What is read is in the page cache, so that nobody waits for a disk; before each run the last output is removed
-and what was written is synced.
+and what was written is synced. Every run's output is compared with numpy's.
+
+The bare loop computes by the kernel of tilewise, or by hand in a line of torch or numpy, whichever is faster. "Decode,
+then encode" is that loop without computing: it first reads all boxes, and then writes results that are there already.
+What xarray and cubed compute for a block is that line too, and they need not write a status. All but tilewise are told
+by the environment to compute on one thread a worker. The clock starts when workers are there and have imported what
+they need, except for cubed, which starts its processes within a run: there it starts with the first task on data.
 
     python scripts/bench_stream.py [--rows 5000] [--runs 5] [--kernels lstsq norm] [--codecs zstd none] [--json FILE]
 """
