@@ -91,7 +91,7 @@ class Info:
 
     @property
     def busy(self) -> float:
-        """Seconds that tiles have taken, one after the other; the wall time is about that over those in work at a time."""
+        """Seconds that tiles have taken, added up; the wall time is about that over the tiles in work at a time."""
         return sum(self.totals.seconds) if self.totals else 0.0
 
     @property
