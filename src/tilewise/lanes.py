@@ -146,8 +146,16 @@ def set_up(word: ctypes.c_int, number: int, device: str, run: str) -> None:
         os._exit(1)
     _WORD.append(word)
     hosting.settle()
+    _load()
     number = number % _cuda_count() if device == "cuda" else 0
     hosting.arrive(run, slots=1, number=number, over=partial(is_over, word))
+
+
+def _load() -> None:
+    """Load what a tile needs, while the other processes do so too: the first block would wait for it."""
+    from tilewise.preflight import warm_up
+
+    warm_up()
 
 
 def _cuda_count() -> int:

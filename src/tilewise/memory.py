@@ -21,7 +21,8 @@ from tilewise.store import PIECE_BYTES, READ_CHUNKS
 CONCURRENCY = 2
 #: Bytes that zarr holds for each chunk of one request: 2.7 KiB were seen, and as much again for one within a shard.
 REQUEST_BYTES = 8 << 10
-#: Bytes that the allocator may keep of what was freed: the trim threshold that the worker set-up gives it.
+#: Bytes that an arena of the allocator may keep of what was freed: the trim threshold that the worker set-up gives it,
+#: and the largest to which glibc raises it by itself.
 ALLOCATOR_KEEPS = TRIM_THRESHOLD
 
 
@@ -100,8 +101,8 @@ class Workload:
             shape.append(min(math.lcm(unit, chunk), size))
         return tuple(shape)
 
-    def memory(self, tile: Sequence[int], *, baseline: int, slots: int, panel: int) -> Memory:
-        """Predicted bytes of a worker process for tiles of this shape."""
+    def memory(self, tile: Sequence[int], *, baseline: int, slots: int, panel: int, arenas: int = 1) -> Memory:
+        """Predicted bytes of a worker process for tiles of this shape, whose allocator fills so many arenas."""
         signature = self.signature
         sizes = {**signature.sizes, **dict(zip(signature.tile_dims, tile, strict=True))}
         boxes = {n: _box_nbytes(signature.fields[n].dims, sizes, signature.reads[n]) for n in signature.streamed}
@@ -119,6 +120,7 @@ class Workload:
                 max(_encode_nbytes(t) for t in self.targets),
             ),
             slots=slots,
+            allocator=arenas * ALLOCATOR_KEEPS,
         )
 
 

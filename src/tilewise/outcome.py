@@ -33,7 +33,8 @@ class Report:
         Wall time of everything before the first tile: planning, starting workers, trying the kernel.
     phases
         Seconds over all slots, which add up to all that they had: `read`, `compute` and `write` of tiles; `scheduler`,
-        between tiles and blocks; `wait`, before the first block and after the last one.
+        between tiles and blocks; `wait`, before the first block and after the last one, and with read-ahead also for a
+        turn to compute.
     limit
         Seconds in which the same slots would read and decode the inputs of these tiles once, and encode and write their
         outputs once, as probed on a few tiles beforehand; None where the run was too short to be probed.

@@ -34,6 +34,7 @@ def make_plan(
     processes: int,
     slots: int,
     read_ahead: int = 0,
+    arenas: int = 1,
     tile: Mapping[str, int] | None = None,
     kept: Kept | None = None,
     ceiling: Ceiling | None = None,
@@ -50,6 +51,8 @@ def make_plan(
         Worker processes, and tiles in work at a time within each.
     read_ahead
         Tiles beyond each of these that are read or written meanwhile.
+    arenas
+        Of the allocator of a worker process: one where the worker set-up sees to that, else one a thread at work.
     tile
         Cells by tile dimension; dimensions left out are negotiated.
     kept
@@ -68,7 +71,7 @@ def make_plan(
     panel = kept.panel if kept else work.kernel.panel(work.signature)
 
     def memory(shape: Sequence[int]) -> Memory:
-        return work.memory(shape, baseline=baseline, slots=slots * (1 + read_ahead), panel=panel)
+        return work.memory(shape, baseline=baseline, slots=slots * (1 + read_ahead), panel=panel, arenas=arenas)
 
     fixed = _fixed_tile(work, (kept.tile if kept else tile) or {})
     shape = _negotiate(work, fixed, memory, memory_limit, processes * slots)
