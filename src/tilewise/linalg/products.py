@@ -11,15 +11,17 @@ over from the last panel beyond the pixels of this one is solved along, and neve
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from tilewise.fields import Status
 from tilewise.linalg.batching import batch_shape
+from tilewise.linalg.blocks import box_shape
 from tilewise.linalg.layout import box_of, box_size, boxes, core_of, merge_tile_axes
 from tilewise.linalg.scaling import batch_first, euclidean_norm
 
@@ -99,6 +101,26 @@ class _Buffers:
         stored = x if self.stored is self.x else self.stored[:count]
         residual = None if self.residual is None else self.residual[:count]
         return _Buffers(self.b[:count], x, stored, residual)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Buffers with the views of what a box of the shape `tile` uses of them, made once for all boxes of this shape."""
+
+    buffers: _Buffers
+    tile: tuple[int, ...]
+    lead: int
+    b: torch.Tensor
+    stored: torch.Tensor
+
+    @classmethod
+    def of(cls, buffers: _Buffers, tile: tuple[int, ...], lead: int) -> _Panel:
+        """The part of these buffers that boxes of this shape use."""
+        return cls(buffers, tile, lead, _boxed(buffers.b, tile, lead), _boxed(buffers.stored, tile, lead))
+
+    def used(self, values: torch.Tensor) -> torch.Tensor:
+        """The used part of values (G, w) of a panel, with the axes of the box."""
+        return _boxed(values, self.tile, self.lead)
 
 
 def solve_shared(batch: Batch, views: Views, dtype: torch.dtype, *, panel: int) -> None:
@@ -207,31 +229,42 @@ def _fill(batch: Batch, views: Views, lead: int, buffers: _Buffers) -> None:
     for name, value in found.items():
         if name in views and value is not None:
             views[name].copy_(torch.unflatten(value, 0, shape[:lead])[spread])
-    lost = batch.lost if bool(batch.lost.any()) else None
+    lost = batch.lost.unsqueeze(-1) if bool(batch.lost.any()) else None
+    ahead = {name: _ahead(view, core_of(name), lead, shape) for name, view in views.items() if name != "A"}
+    panel: _Panel | None = None
     for box in boxes(shape[lead:], buffers.b.shape[-1]):
-        whole = (slice(None),) * lead + box
-        part = {name: box_of(view, core_of(name), whole) for name, view in views.items() if name != "A"}
-        _solve_panel(batch, lost, part, lead, buffers)
+        tile = (*shape[:lead], *box_shape(box))
+        if panel is None or panel.tile != tile:  # the last one along an axis
+            panel = _Panel.of(buffers, tile, lead)
+        _solve_panel(batch, lost, ahead, (..., *box), panel)
 
 
-def _solve_panel(batch: Batch, lost: torch.Tensor | None, part: Views, lead: int, buffers: _Buffers) -> None:
-    tile = part["status"].shape
-    _boxed(buffers.b, tile, lead).copy_(part["b"].movedim(0, lead))
+def _ahead(view: torch.Tensor, core: int, lead: int, shape: Sequence[int]) -> torch.Tensor:
+    """A view with its axis that is no tile axis behind the lead axes, and every other tile axis in full."""
+    whole = view.expand(*view.shape[: core + lead], *shape[lead:])
+    return whole.movedim(0, lead) if core else whole
+
+
+def _solve_panel(batch: Batch, lost: torch.Tensor | None, views: Views, box: Any, panel: _Panel) -> None:
+    """Solve the right-hand sides of a box; `lost` is (G, 1)."""
+    buffers = panel.buffers
+    panel.b.copy_(views["b"][box])
     batch.solver.solve(buffers.b, buffers.x)
     if buffers.stored is not buffers.x:
         buffers.stored.copy_(buffers.x)
     bad = _not_finite(buffers.stored)
-    gone = bad if lost is None else (lost.unsqueeze(-1) if bad is None else bad | lost.unsqueeze(-1))
+    gone = bad if lost is None else (lost if bad is None else bad | lost)
     if buffers.residual is not None and batch.A is not None:
         torch.baddbmm(buffers.b, batch.A, buffers.x, alpha=-1, out=buffers.residual)
-        norm = euclidean_norm(buffers.residual, dim=1)
-        _put(norm, gone, part["residual_norm"], tile, lead)
+        norm = _without(euclidean_norm(buffers.residual, dim=1), gone)
+        views["residual_norm"][box].copy_(panel.used(norm))
     if bad is not None:
-        where = _boxed(bad, tile, lead)
+        where = panel.used(bad)
         for name, value in _OF_NON_FINITE.items():
-            if name in part:
-                part[name].masked_fill_(where, value)
-    _put(buffers.stored, None if gone is None else gone.unsqueeze(1), part["solution"], tile, lead)
+            if name in views:
+                views[name][box].masked_fill_(where, value)
+    _without(buffers.stored, None if gone is None else gone.unsqueeze(1))
+    views["solution"][box].copy_(panel.stored)
 
 
 def _boxed(buffer: torch.Tensor, tile: Sequence[int], lead: int) -> torch.Tensor:
@@ -240,15 +273,14 @@ def _boxed(buffer: torch.Tensor, tile: Sequence[int], lead: int) -> torch.Tensor
     return torch.unflatten(torch.unflatten(used, -1, tile[lead:]), 0, tile[:lead])
 
 
-def _put(panel: torch.Tensor, gone: torch.Tensor | None, out: torch.Tensor, tile: Sequence[int], lead: int) -> None:
-    """Write the used part of a panel (G, w) or (G, p, w), NaN where a pixel is gone."""
+def _without(panel: torch.Tensor, gone: torch.Tensor | None) -> torch.Tensor:
+    """A panel (G, w) or (G, p, w), in place NaN where a pixel is gone."""
     if gone is not None:
         values = torch.view_as_real(panel) if panel.is_complex() else panel
         keep = torch.ones_like(gone, dtype=values.dtype).masked_fill_(gone, math.nan)
         # A product by one keeps every bit, and runs along memory, unlike a masked fill.
         values.mul_(keep.unsqueeze(-1) if panel.is_complex() else keep)
-    own = out.dim() - len(tile)
-    (out.movedim(0, lead) if own else out).copy_(_boxed(panel, tile, lead))
+    return panel
 
 
 def _not_finite(x: torch.Tensor) -> torch.Tensor | None:
@@ -257,7 +289,7 @@ def _not_finite(x: torch.Tensor) -> torch.Tensor | None:
     A finite sum of all has no such value in it. Else, or where it has overflowed, the values of each pixel are summed
     by a product, which is the fastest look at each, with a weight at which a sum of finite ones cannot overflow.
     """
-    if bool(x.sum().isfinite()):
+    if cmath.isfinite(x.sum().item()):
         return None
     count, p, _ = x.shape
     x = x.float() if x.dtype == torch.float16 else x
