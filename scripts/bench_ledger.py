@@ -99,7 +99,7 @@ def in_child(tiles: int, folder: str | None) -> dict[str, float]:
 
 
 def row_bytes() -> int:
-    """Bytes of one row of 65536 tiles with every array that there may be."""
+    """Bytes of one row, as large as any, with every array that there may be."""
     import numpy as np
 
     table = columns(grid_of(100))

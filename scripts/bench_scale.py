@@ -258,7 +258,7 @@ def overhead(options: argparse.Namespace) -> list[str]:
         _stream.log(f"overhead, run {number}: bare {a:.1f} s ({c:.1f} of cores), ours {b:.1f} s ({d:.1f} of cores)")
     form = "{:.3f}".format
     return [
-        f"overhead, {tiles:,} tiles of {SIDE} x {SIDE}: the bare loop takes {_stream.spread(loop, form)} ms of a core each",
+        f"overhead, {tiles:,} tiles of {SIDE} x {SIDE}: the bare loop takes {_stream.spread(loop, form)} ms",
         f"beyond it, by processor time: {_stream.spread(busy, form)} ms of a core a tile",
         f"beyond it, by wall time times cores: {_stream.spread(wall, form)} ms of a core a tile",
     ]

@@ -72,6 +72,14 @@ def test_a_run_at_work(output: str) -> None:
     assert "next     wait: it is at work" in text
 
 
+def test_tiles_that_are_read_ahead_are_done_side_by_side(output: str) -> None:
+    records(sidecar_of(output), output, "running", *map(done, range(10)))
+    sidecar_of(output).write_text("plan.json", json.dumps({**PLAN, "read_ahead": 3}))
+    found = info(output)
+    assert found.rate == pytest.approx(8 << 20, rel=1e-6)
+    assert found.left == pytest.approx(2.5, rel=1e-6)
+
+
 def test_a_run_that_is_creating_its_output(output: str) -> None:
     with hold(sidecar_of(output), "b2", output=output):
         assert info(output).state == "starting"  # nothing but the lock is there

@@ -10,7 +10,9 @@ import pytest
 
 import stores
 import tilewise
-from tilewise.limits import PROBE_BYTES, Measured, Probe, probe_grid
+from tilewise.fields import TileGrid
+from tilewise.limits import PROBE_BYTES, Measured, Probe, probe_grid, probe_numbers
+from tilewise.memory import Workload
 from tilewise.surveys import Survey, survey
 
 
@@ -48,3 +50,30 @@ def test_a_tile_that_is_probed_is_whole_write_units_and_bounded(found: Survey) -
     assert PROBE_BYTES / 4 < 2 * y * x * 4 <= PROBE_BYTES
     small = replace(plan, grid=replace(plan.grid, tile_shape=(10, 20)))
     assert probe_grid(work, small) == small.grid
+
+
+def with_input(found: Survey, size: int, chunk: int) -> Workload:
+    """The workload on an input of size x size pixels of two bands, in square chunks; write units stay 10 x 20."""
+    source = found.work.sources["x"]
+    source = replace(source, spec=replace(source.spec, shape=(2, size, size)), chunks=(2, chunk, chunk))
+    signature = tilewise.Norm(dim="c").declare({"x": source.spec})
+    return replace(found.work, signature=signature, sources={"x": source})
+
+
+def test_a_tile_that_is_probed_cuts_no_chunk_that_one_of_the_plan_does_not_cut(found: Survey) -> None:
+    # 32 MB a chunk: more than is probed otherwise, and half of it would be decoded as a whole.
+    work = with_input(found, 16_000, 2000)
+    grid = replace(found.plan.grid, size=(16_000, 16_000), tile_shape=(4000, 8000))
+    assert probe_grid(work, replace(found.plan, grid=grid)).tile_shape == (2000, 2000)
+    cutting = replace(found.plan, grid=replace(grid, tile_shape=(3000, 3000)))
+    assert probe_grid(work, cutting) == cutting.grid
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"), [((2001, 2001), (250, 500)), ((7, 100, 3), (2, 30, 3)), ((5,), (8,)), ((), ())]
+)
+def test_tiles_that_are_probed_are_as_large_as_the_first(size: tuple[int, ...], tile: tuple[int, ...]) -> None:
+    grid = TileGrid(("t", "y", "x")[: len(size)], size, tile)
+    numbers = probe_numbers(grid)
+    assert {tuple(grid.tile(number).sizes.values()) for number in numbers} == {tuple(grid.tile(0).sizes.values())}
+    assert list(numbers) == sorted(numbers)

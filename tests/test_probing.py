@@ -14,9 +14,15 @@ from click.testing import CliRunner
 import stores
 import tilewise
 from faults import FailsAt
+from tilewise import trial
 from tilewise.cli import commands
 from tilewise.errors import LockedError, TileError
+from tilewise.limits import probe_grid, probe_numbers
 from tilewise.locking import hold
+from tilewise.opened import forget
+from tilewise.program import Program
+from tilewise.store import create
+from tilewise.surveys import survey
 
 CUBE = np.random.default_rng(0).standard_normal((2, 64, 64)).astype("float32")
 
@@ -35,6 +41,34 @@ def test_a_probe_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
     assert min(probe.read, probe.compute, probe.write, probe.decode, probe.encode) > 0
     assert probe.eta(plan) == pytest.approx(plan.tiles * probe.seconds / 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]
+
+
+@pytest.mark.parametrize(("chunk", "ragged"), [(8, 1), (32, 0)])
+def test_bytes_by_hand_are_those_that_were_decoded_and_encoded(tmp_path: Path, chunk: int, ragged: int) -> None:
+    side = 64 + ragged
+    cube = np.zeros((2, side, side), "float32")
+    path = stores.write(tmp_path / "in.zarr", {"x": (("c", "y", "x"), cube)}, chunks={"y": chunk, "x": chunk})
+    output = tilewise.Output(store=str(tmp_path / "out.zarr"), chunks={"y": 8, "x": 8})
+    job = tilewise.Job(kernel=tilewise.Norm(dim="c"), inputs={"x": path}, output=output, tile={"y": 8, "x": 16})
+    found = survey(job)
+    create(output, found.work.targets, [], {})
+    work, plan = found.work, found.plan
+    program = Program("probe", job.kernel, work.signature, work.sources, work.targets, plan.grid, plan.panel)
+    aside = replace(program, grid=probe_grid(work, plan))
+    try:
+        seen = trial.probe(program.ticket(), aside.ticket(), probe_numbers(aside.grid))
+    finally:
+        forget("probe")
+    # A tile is two chunks of 2 x 8 x 8 float32, or part of one of 2 x 32 x 32; never the sliver at the edge.
+    assert seen.nbytes == (2 * 8 * 16 * 4 if chunk == 8 else 2 * 32 * 32 * 4, 8 * 16 * 4)
+    assert min(seen.by_hand) > 0
+
+
+def test_a_resumed_run_with_little_left_is_not_probed(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    assert tilewise.run(job).limit is not None
+    report = tilewise.run(job, resume=True, redo=[3])
+    assert (report.tiles, report.limit) == (1, None)
 
 
 def test_inputs_in_memory_are_probed_too(tmp_path: Path) -> None:
@@ -72,9 +106,9 @@ def test_a_run_that_is_long_enough_says_how_close_it_came_to_its_limit(tmp_path:
 def test_a_probe_that_fails_is_an_error_by_itself_and_a_warning_in_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = job_of(tmp_path, kernel=FailsAt(dim="c", at=float(CUBE[0, 20, 40])), output=str(tmp_path / "out.zarr"))
+    job = job_of(tmp_path, kernel=FailsAt(dim="c", at=float(CUBE[0, 10, 50])), output=str(tmp_path / "out.zarr"))
     job = replace(job, on_error="skip")
-    with pytest.raises(TileError, match=r"tile 10 .* failed: ArithmeticError"):
+    with pytest.raises(TileError, match=r"tile 7 .* failed: ArithmeticError"):
         tilewise.probe(job)
     report = tilewise.run(job)
     assert (report.failed, report.limit) == (1, None)

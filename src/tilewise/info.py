@@ -91,23 +91,28 @@ class Info:
 
     @property
     def busy(self) -> float:
-        """Seconds that one slot would have been at work; the wall time is about that over the number of slots."""
+        """Seconds that tiles have taken, added up; the wall time is about that over the tiles in work at a time."""
         return sum(self.totals.seconds) if self.totals else 0.0
+
+    @property
+    def in_work(self) -> int:
+        """Tiles in work at a time, those that are read or written meanwhile among them; 0 where it is not known."""
+        plan = self.plan
+        return int(plan.get("processes", 0) * plan.get("slots", 0) * (1 + plan.get("read_ahead", 0)))
 
     @property
     def rate(self) -> float | None:
         """Bytes read and written each second while all slots are at work; None where it is not known yet."""
-        slots = self.plan.get("processes", 0) * self.plan.get("slots", 0)
-        if not (self.busy and slots and self.tiles):
+        if not (self.busy and self.in_work and self.tiles):
             return None
         share = self.count(TileState.DONE) / self.tiles
-        return float(share * (self.plan["read_bytes"] + self.plan["write_bytes"]) * slots / self.busy)
+        return float(share * (self.plan["read_bytes"] + self.plan["write_bytes"]) * self.in_work / self.busy)
 
     @property
     def left(self) -> float | None:
-        """Seconds that pending tiles will about take on as many slots; None where it is not known."""
-        done, slots = self.count(TileState.DONE), self.plan.get("processes", 0) * self.plan.get("slots", 0)
-        return self.busy / done * self.count(TileState.PENDING) / slots if done and slots else None
+        """Seconds that pending tiles will about take, as many at a time; None where it is not known."""
+        done = self.count(TileState.DONE)
+        return self.busy / done * self.count(TileState.PENDING) / self.in_work if done and self.in_work else None
 
     def replay(self, number: int) -> str:
         """The command that shows how a tile fails."""

@@ -15,7 +15,7 @@ from tilewise.fields import Status, TileGrid
 from tilewise.records import TileRecord, TileState
 
 #: Tiles of one row at most: a chunk of every array, which a flush writes whole.
-MOST = 1 << 16
+MOST = 1 << 14
 PHASES = ("read", "compute", "write")
 #: Counts pixels with a code that is no Status: those of a kernel with codes of its own.
 OTHER = 254

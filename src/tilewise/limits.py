@@ -14,7 +14,7 @@ from tilewise.plans import Plan
 
 #: Bytes of the boxes of a tile that is probed, at most about: some tenths of a second of work.
 PROBE_BYTES = 16 << 20
-#: Seconds after which no further tile is probed.
+#: Seconds within which more is probed than the least, one tile each way.
 PROBE_SECONDS = 0.5
 #: Read-ahead that is not chosen by itself beyond this, nor for waiting that would save less than this share of a tile.
 MOST_BY_ITSELF, LITTLE = 8, 0.2
@@ -37,7 +37,7 @@ class Measured:
     by_hand
         Seconds of reading and decoding, and of encoding and writing, straight through zarr.
     nbytes
-        Bytes that were read and written by hand, as they are stored decoded.
+        Bytes that were decoded and encoded by hand: of whole chunks, whatever of them was wanted.
     """
 
     tiles: tuple[tuple[float, float, float], ...]
@@ -136,14 +136,22 @@ def streamed_bytes(work: Workload) -> int:
 
 
 def probe_grid(work: Workload, plan: Plan) -> TileGrid:
-    """Tiles like those of the plan, but of no more than about `PROBE_BYTES`: still whole write units."""
-    shape = list(plan.grid.tile_shape)
+    """Tiles like those of the plan, but of no more than about `PROBE_BYTES` where that cuts no chunk of an input.
+
+    A chunk that a tile cuts is decoded as a whole: a smaller tile would cost more for each of its pixels than one of
+    the plan. So a tile is whole chunks wherever those of the plan are, and as they are where they are not.
+    """
+    size, shape = plan.grid.size, list(plan.grid.tile_shape)
+    steps = [
+        step if tile % step == 0 or tile == whole else tile
+        for tile, step, whole in zip(shape, work.aligned, size, strict=True)
+    ]
     while _box_bytes(work.signature, plan.grid.dims, shape) > PROBE_BYTES:
-        axis = max(range(len(shape)), key=lambda axis: shape[axis] // plan.unit[axis], default=0)
-        count = shape[axis] // plan.unit[axis] if shape else 1
+        axis = max(range(len(shape)), key=lambda axis: shape[axis] // steps[axis], default=0)
+        count = shape[axis] // steps[axis] if shape else 1
         if count < 2:
             break
-        shape[axis] = count // 2 * plan.unit[axis]
+        shape[axis] = count // 2 * steps[axis]
     return replace(plan.grid, tile_shape=tuple(shape))
 
 
@@ -153,11 +161,31 @@ def _box_bytes(signature: Signature, dims: Sequence[str], shape: Sequence[int]) 
     return sum(math.prod(sizes[d] for d in spec.dims) * itemsize(signature.reads[spec.name]) for spec in specs)
 
 
-def probe_numbers(grid: TileGrid) -> tuple[int, ...]:
-    """Tiles to probe, far apart: two that go the way of a run, and one that is done by hand.
+def probe_numbers(grid: TileGrid) -> tuple[int, int, int, int]:
+    """Tiles to probe, far apart: two that go the way of a run, and two that are done by hand.
+
+    None of them is ragged where another can be had: a sliver of a chunk costs as much as the whole.
 
     >>> probe_numbers(TileGrid(("x",), (100,), (1,)))
-    (33, 66, 99)
+    (24, 49, 74, 99)
+    >>> probe_numbers(TileGrid(("y", "x"), (5, 9), (2, 4)))
+    (0, 1, 3, 4)
     """
-    last = math.prod(grid.shape) - 1
-    return tuple(last * n // 3 for n in (1, 2, 3))
+    whole = tuple(max(1, size // tile) for size, tile in zip(grid.size, grid.tile_shape, strict=True))
+    last = math.prod(whole) - 1
+    first, second, third, fourth = (_number(last * n // 4, whole, grid.shape) for n in (1, 2, 3, 4))
+    return first, second, third, fourth
+
+
+def _number(number: int, shape: Sequence[int], other: Sequence[int]) -> int:
+    """The number, in a grid of shape `other`, of what has `number` in one of `shape`: both in C order.
+
+    >>> _number(3, (2, 2), (3, 3))
+    4
+    """
+    found, stride = 0, 1
+    for count, wider in zip(reversed(shape), reversed(other), strict=True):
+        number, index = divmod(number, count)
+        found += index * stride
+        stride *= wider
+    return found

@@ -17,9 +17,9 @@ from tilewise.task import probe as measure
 from tilewise.workers import Workers
 
 
-def is_worth_it(plan: Plan) -> bool:
-    """Whether a run is long enough for a probe beforehand."""
-    return plan.tiles >= FEWEST * plan.in_work
+def is_worth_it(plan: Plan, done: int = 0) -> bool:
+    """Whether a run that has so many tiles behind it is long enough for a probe beforehand."""
+    return plan.tiles - done >= FEWEST * plan.in_work
 
 
 def probed(program: Program, work: Workload, plan: Plan, output: Output, scratch: Folder, workers: Workers) -> Probe:

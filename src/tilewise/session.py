@@ -50,8 +50,7 @@ class Session:
         self.program = program
         self.device = hosting.device_of(program.run, program.device)
         self.turns = Turns()
-        #: Of computing, where more tiles are in work than slots.
-        self.computing = threading.BoundedSemaphore(program.slots)
+        self._computing = threading.BoundedSemaphore(program.slots)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._patience = Patience(program.retries, partial(hosting.is_over, program.run) if program.hosted else bool)
@@ -93,6 +92,11 @@ class Session:
             tensors[name] = arrange(tensor, spec.dims, program.signature.core[name], ())
         with torch.inference_mode(), one_thread(), _on(self.device):
             return program.kernel.prepare(tensors)
+
+    @property
+    def computing(self) -> AbstractContextManager[Any]:
+        """A turn of computing: of as many as there are slots, where more tiles are in work than those."""
+        return nullcontext() if self._pool is None else self._computing
 
     def pool(self, read_ahead: int) -> Executor:
         """Threads for the tiles that are in work at a time, asked for with their slots held."""

@@ -24,6 +24,7 @@ from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
 from tilewise.probing import is_worth_it, probed, refined
 from tilewise.recorder import Recorder
+from tilewise.records import TileState
 from tilewise.replacing import clear
 from tilewise.resuming import Earlier, last_record
 from tilewise.runfile import RunRecord, Stage
@@ -125,7 +126,8 @@ class Stream:
 
     def _probed(self, program: Program) -> tuple[Stream, Probe | None]:
         """The same with blocks from a probe, where that is worth it; one that fails costs no more than what it says."""
-        if not is_worth_it(self.plan):
+        earlier = self.run.earlier
+        if not is_worth_it(self.plan, earlier.totals.states.get(TileState.DONE, 0) if earlier else 0):
             return self, None
         try:
             probe = self._probe(program)

@@ -18,7 +18,7 @@ def run_block(ticket: Ticket, window: tuple[Ranges, ...], *, block_id: tuple[int
     return tiles.run_block(ticket, window, block_id=block_id)
 
 
-def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, ...]) -> Measured:
+def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, int, int, int]) -> Measured:
     """Do a few tiles beforehand: see `tilewise.trial.probe`."""
     from tilewise import trial
 

@@ -5,23 +5,35 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from zarr.core.buffer.cpu import NDBuffer
 
 from tilewise import hosting, places
-from tilewise.coordinates import Array
 from tilewise.errors import TileError
 from tilewise.fields import Tile
 from tilewise.limits import PROBE_SECONDS, Measured
+from tilewise.memory import CONCURRENCY
 from tilewise.program import Ticket
 from tilewise.records import TileRecord, TileState
 from tilewise.session import Session, open_session
-from tilewise.store import concrete, open_target, packed, view, write_units
+from tilewise.store import PIECE_BYTES, READ_CHUNKS, aligned_parts, concrete, open_target, packed, view, write_units
 from tilewise.tiles import run_tile
 
+if TYPE_CHECKING:
+    import zarr
 
-def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, ...]) -> Measured:
-    """Do all but the last of these tiles of `aside`, a program of the same run with other outputs, and that by hand.
+    from tilewise.foreign import ForeignArray
+
+Found = TypeVar("Found")
+
+
+def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, int, int, int]) -> Measured:
+    """Do two of these tiles of `aside`, a program of the same run with other outputs, and the other two by hand.
 
     Raises
     ------
@@ -36,59 +48,97 @@ def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, ...]) -> Measured:
             session.drop_buffers(of_all=False)
 
 
-def _measure(session: Session, numbers: tuple[int, ...]) -> Measured:
-    grid = session.program.grid
-    *ours, last = (grid.tile(number) for number in numbers)
-    begin = time.process_time()
-    records = list(_done(session, ours))
+def _measure(session: Session, numbers: tuple[int, int, int, int]) -> Measured:
+    tiles = [session.program.grid.tile(number) for number in numbers]
+    end, begin = time.monotonic() + PROBE_SECONDS, time.process_time()
+    records = list(_in_time(partial(_done, session), tiles[:2], end))
     busy = time.process_time() - begin
-    read, write = _read_by_hand(session, last), _write_by_hand(session, last, session.outputs(last))
+    write = _best(_in_time(partial(_write_by_hand, session), tiles[2:], end))
+    session.drop_buffers(of_all=False)  # what is read by hand takes the place of these
+    read = _best(_in_time(partial(_read_by_hand, session), tiles[2:], end))
     return Measured(
         tiles=tuple(record.seconds for record in records),
-        pixels=sum(math.prod(grid.tile(record.number).sizes.values()) for record in records),
+        pixels=sum(math.prod(session.program.grid.tile(record.number).sizes.values()) for record in records),
         busy=busy,
         by_hand=(read[0], write[0]),
         nbytes=(read[1], write[1]),
     )
 
 
-def _done(session: Session, tiles: Iterable[Tile]) -> Iterator[TileRecord]:
-    """Tiles, until they have taken long enough."""
-    begin = time.monotonic()
+def _in_time(do: Callable[[Tile], Found], tiles: Iterable[Tile], end: float) -> Iterator[Found]:
+    """What comes of the first tile, and of those after it that will be through before the end."""
     for tile in tiles:
-        record = run_tile(session, tile)
-        if record.state is not TileState.DONE:
-            raise TileError(f"{tile} failed: {record.error}")
-        yield record
-        if time.monotonic() - begin > PROBE_SECONDS:
+        begin = time.monotonic()
+        yield do(tile)
+        now = time.monotonic()
+        if now + (now - begin) > end:
             return
 
 
+def _done(session: Session, tile: Tile) -> TileRecord:
+    record = run_tile(session, tile)
+    if record.state is not TileState.DONE:
+        raise TileError(f"{tile} failed: {record.error}")
+    return record
+
+
+def _best(found: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    """The quickest of several seconds and bytes: a limit is what can be reached, whatever else a machine is doing."""
+    return min(found, key=lambda one: one[0] / max(1, one[1]))
+
+
 def _read_by_hand(session: Session, tile: Tile) -> tuple[float, int]:
-    """Seconds and bytes of reading the boxes of a tile as they are stored."""
-    begin, nbytes = time.perf_counter(), 0
+    """Seconds and decoded bytes of reading the boxes of a tile as they are stored."""
+    seconds, nbytes = 0.0, 0
     for name in session.program.signature.streamed:
         spec, source = session.program.signature.fields[name], session.program.sources[name]
         box = concrete(tile.slices(spec.dims), spec.shape)
         arrays = session.inputs[name][box[0]] if source.stacked else session.inputs[name]
         with places.reaching(source.arrays[0].store):
-            nbytes += sum(array[box[1:] if source.stacked else box].nbytes for array in arrays)
-    return time.perf_counter() - begin, nbytes
+            seconds += sum(_read_seconds(array, box[1:] if source.stacked else box) for array in arrays)
+        nbytes += decoded_cells(box, source.chunks, spec.shape) * source.stored_itemsize
+    return seconds, nbytes
 
 
-def _write_by_hand(session: Session, tile: Tile, values: Mapping[str, Array]) -> tuple[float, int]:
+def _read_seconds(array: zarr.Array[Any] | ForeignArray, box: Sequence[slice]) -> float:
+    """Seconds of reading a box, some chunks at a time into one small buffer: it is in memory before, and counts not."""
+    unit = array.shards or array.chunks
+    most = min(READ_CHUNKS, max(CONCURRENCY, PIECE_BYTES // (math.prod(unit) * array.dtype.itemsize)))
+    parts = [(part, [p.stop - p.start for p in part]) for part in aligned_parts(box, unit, most)]
+    buffer = np.full(max(math.prod(shape) for _, shape in parts), 0, dtype=array.dtype)
+    begin = time.perf_counter()
+    for part, shape in parts:
+        out = buffer[: math.prod(shape)].reshape(shape)
+        array.get_basic_selection(part, out=NDBuffer.from_numpy_array(out))
+    return time.perf_counter() - begin
+
+
+def decoded_cells(box: Sequence[slice], chunks: Sequence[int], shape: Sequence[int]) -> int:
+    """Cells of all chunks that a box touches, as far as there are any.
+
+    >>> decoded_cells((slice(5, 12), slice(0, 3)), (10, 3), (18, 3))
+    54
+    """
+    return math.prod(
+        min(-(-s.stop // chunk) * chunk, size) - s.start // chunk * chunk
+        for s, chunk, size in zip(box, chunks, shape, strict=True)
+    )
+
+
+def _write_by_hand(session: Session, tile: Tile) -> tuple[float, int]:
     """Seconds and bytes of writing the outputs of a tile; what is in their buffers is that of the tile before."""
     seconds, nbytes = 0.0, 0
+    values = session.outputs(tile)
     for target in session.program.targets:
-        name = target.spec.name
         box = concrete(tile.slices(target.spec.dims), target.spec.shape)
-        stored = packed(values[name], target.packing) if target.packing else values[name]
         with places.reaching(target.array.store):
             array = open_target(target.array)
-            begin = time.perf_counter()
             for part in write_units(box, target.unit):
                 local = [slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True)]
-                array.set_basic_selection(part, view(stored, local))
-        seconds += time.perf_counter() - begin
-        nbytes += stored.nbytes
+                unit = view(values[target.spec.name], local)
+                stored = packed(unit, target.packing) if target.packing else unit
+                begin = time.perf_counter()
+                array.set_basic_selection(part, stored)
+                seconds += time.perf_counter() - begin
+                nbytes += stored.nbytes
     return seconds, nbytes
