@@ -27,19 +27,31 @@ import torch
 import _bench
 import tilewise
 from tilewise.fields import FieldSpec
+from tilewise.kernels.base import Signature
 from tilewise.session import compute_tile
 
+#: Rows of the square matrices whose product is the GEMM rate.
+SQUARE = 2048
 #: Bytes of a panel of the pass: half of a small second-level cache.
 PANEL_BYTES = 256 << 10
 
 
-def tile(kernel: tilewise.Kernel, fields: Mapping[str, tuple[tuple[str, ...], np.ndarray[Any, Any]]]) -> Any:
-    """A call that computes one tile of in-memory arrays, everything allocated beforehand."""
-    specs = {name: FieldSpec(name, dims, data.shape, str(data.dtype)) for name, (dims, data) in fields.items()}
-    signature = kernel.declare(specs)
+Fields = Mapping[str, tuple[tuple[str, ...], np.ndarray[Any, Any]]]
+
+
+def signature_of(kernel: tilewise.Kernel, fields: Fields) -> Signature:
+    """What the kernel makes of these fields."""
+    return kernel.declare(
+        {name: FieldSpec(name, dims, data.shape, str(data.dtype)) for name, (dims, data) in fields.items()}
+    )
+
+
+def tile(kernel: tilewise.Kernel, fields: Fields) -> Callable[[], None]:
+    """A call that computes one tile of in-memory arrays, everything allocated and touched beforehand."""
+    signature = signature_of(kernel, fields)
     state = kernel.prepare({name: torch.from_numpy(fields[name][1]) for name in signature.shared})
     boxes = {name: fields[name][1] for name in signature.streamed}
-    outputs = {out.name: np.empty(out.shape, out.dtype) for out in signature.outputs}
+    outputs = {out.name: np.ones(out.shape, out.dtype) for out in signature.outputs}
     panel = kernel.panel(signature)
     return lambda: compute_tile(kernel, signature, state, boxes, outputs, panel=panel)
 
@@ -50,32 +62,50 @@ def share(name: str, ours: Callable[[], Any], peer: Callable[[], Any], work: flo
     ratios = sorted((work / a) / (peer_work / b) for a, b in zip(times["ours"], times["peer"], strict=True))
     rates = [sorted(w / t for t in times[n])[runs // 2] / 1e9 for n, w in (("ours", work), ("peer", peer_work))]
     middle = ratios[len(ratios) // 2]
-    return f"{name}: {rates[0]:.1f} of {rates[1]:.1f} G/s, {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    return f"{name}: {rates[0]:.3g} of {rates[1]:.3g} G/s, {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def products(runs: int) -> list[str]:
     """Shared products of two shapes."""
     rng = np.random.default_rng(0)
-    square = torch.rand(1536, 1536)
+    square = torch.rand(SQUARE, SQUARE)
     into = torch.empty_like(square)
-    gemm, gemm_work = (lambda: torch.mm(square, square, out=into)), 2.0 * 1536**3
+    gemm, gemm_work = (lambda: torch.mm(square, square, out=into)), 2.0 * SQUARE**3
     lines = []
     for n, p, side in ((50, 20, 500), (200, 100, 256), (400, 300, 128)):
         A = rng.standard_normal((n, p)).astype("float32")
         b = rng.standard_normal((n, side, side)).astype("float32")
-        call = tile(tilewise.Lstsq(dim="band"), {"A": (("band", "unknown"), A), "b": (("band", "y", "x"), b)})
+        kernel, fields = tilewise.Lstsq(dim="band"), {"A": (("band", "unknown"), A), "b": (("band", "y", "x"), b)}
+        call, panel = tile(kernel, fields), kernel.panel(signature_of(kernel, fields))
+        P = torch.linalg.pinv(torch.from_numpy(A))
+        in_cache, in_place = products_in_cache(P, side**2, panel), products_in_place(P, b, panel)
         work = 2.0 * n * p * side * side
         name = f"product {n} -> {p}, float32, {side} x {side} pixels"
         lines.append(share(f"{name}, of the GEMM rate", call, gemm, work, gemm_work, runs))
-        lines.append(share(f"{name}, of torch.mm in panels", call, bare_product(A, b, 4096), work, work, runs))
+        lines.append(share("  torch.mm in cache, of the GEMM rate", in_cache, gemm, work, gemm_work, runs))
+        lines.append(share("  ours, of torch.mm in cache", call, in_cache, work, work, runs))
+        lines.append(share("  ours, of torch.mm in place", call, in_place, work, work, runs))
     return lines
 
 
-def bare_product(A: np.ndarray[Any, Any], b: np.ndarray[Any, Any], panel: int) -> Callable[[], None]:
-    """The product alone, panel by panel."""
-    P = torch.linalg.pinv(torch.from_numpy(A))
+def products_in_cache(P: torch.Tensor, pixels: int, panel: int) -> Callable[[], None]:
+    """One panel multiplied as often as pixels need panels, nothing read from memory or written to it."""
+    b, out = torch.rand(P.shape[1], panel), torch.empty(P.shape[0], panel)
+    whole, rest = divmod(pixels, panel)
+
+    def call() -> None:
+        for _ in range(whole):
+            torch.mm(P, b, out=out)
+        if rest:
+            torch.mm(P, b[:, :rest], out=out[:, :rest])
+
+    return call
+
+
+def products_in_place(P: torch.Tensor, b: np.ndarray[Any, Any], panel: int) -> Callable[[], None]:
+    """The product alone, panel by panel, from the tile and into the output."""
     flat = torch.from_numpy(b).flatten(1)
-    out = torch.empty(P.shape[0], flat.shape[1])
+    out = torch.ones(P.shape[0], flat.shape[1])
 
     def call() -> None:
         for start in range(0, flat.shape[1], panel):
@@ -115,6 +145,7 @@ def norm(runs: int) -> str:
 
 
 def main() -> None:
+    """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
     options = parser.parse_args()
