@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -44,6 +45,16 @@ def is_first(file: str) -> bool:
     return True
 
 
+def in_a_probe() -> bool:
+    """Whether a kernel is being called for a tile that is only probed: it may count twice, and is not of the run."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "tilewise.trial":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class FailsAt(Copy, name="test_fails_at"):
     """Raises on the tile that holds the value `at`."""
@@ -64,7 +75,7 @@ class FailsUntil(FailsAt, name="test_fails_until"):
     log: str
 
     def compute(self, state: Any, fields: Any, out: Any, *, panel: int) -> None:
-        if fields["x"][0].numel() > 1:  # not where the kernel is tried on one pixel
+        if fields["x"][0].numel() > 1 and not in_a_probe():  # nor where the kernel is tried on one pixel
             with Path(self.log).open("a") as file:
                 file.write(f"{float(fields['x'].flatten()[0])}\n")
         if Path(self.mended).exists():

@@ -64,7 +64,7 @@ class Rows:
 
     >>> rows = Rows((3, 100_000))
     >>> rows.chunk, len(rows), rows.range(3), rows.find(150_001)
-    ((1, 50000), 6, (150000, 200000), (3, 1))
+    ((1, 14286), 21, (42858, 57144), (10, 7143))
     """
 
     shape: tuple[int, ...]
