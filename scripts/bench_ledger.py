@@ -27,7 +27,7 @@ from _bench import MIB, peak_rise
 from tilewise.fields import TileGrid
 from tilewise.folders import Folder
 from tilewise.ledger import KEPT_ROWS, Ledger
-from tilewise.ledger_rows import columns
+from tilewise.ledger_rows import MOST, columns
 from tilewise.records import TileRecord, TileState
 
 #: Tiles between two flushes.
@@ -103,7 +103,7 @@ def row_bytes() -> int:
     import numpy as np
 
     table = columns(grid_of(100))
-    return sum(math.prod(size for _, size in c.lead) * np.dtype(c.dtype).itemsize for c in table) << 16
+    return sum(math.prod(size for _, size in c.lead) * np.dtype(c.dtype).itemsize for c in table) * MOST
 
 
 def main() -> None:
