@@ -113,6 +113,30 @@ def test_help_loads_nothing_that_is_slow(shell):
     assert done.stdout.splitlines()[-1:] == ["0 []"], done.stderr
 
 
+def test_exit_handlers_run_and_the_interpreter_is_not_taken_apart(shell):
+    # A thread of a library that asks for the interpreter meanwhile aborts the process, and its exit code is lost.
+    code = """
+import atexit, sys
+from tilewise import cli
+
+class Kept:
+    def __del__(self):
+        print("taken apart")
+
+def main(arguments):
+    atexit.register(print, "handlers ran")
+    sys.kept = Kept()
+    sys.kept.itself = sys.kept
+    sys.stdout.write("no newline, ")
+    return 3
+
+cli._main = main
+cli.process()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=shell.environment)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "no newline, handlers ran\n", "")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [(), ("plan",), ("fly", "job.yaml"), ("plan", "job.yaml", "--fast"), ("run", "job.yaml", "--set")],

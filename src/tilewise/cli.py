@@ -6,6 +6,7 @@ everything else to standard error.
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tilewise._version import __version__
-from tilewise.shell import INCOMPLETE, SIGINT, ends_in_code, leave_at_once, print_result, stdout_for_results
+from tilewise.shell import INCOMPLETE, SIGINT, SureExit, ends_in_code, leave_at_once, print_result, stdout_for_results
 
 
 def _complete_kernel(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -285,5 +286,13 @@ def _main(arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def process() -> None:
+    """`main`, for a process that does nothing else: the console script."""
+    leave = SureExit()
+    atexit.register(leave)
+    leave.code = _main(None)
+    sys.exit(leave.code)
+
+
 if __name__ == "__main__":
-    main()
+    process()

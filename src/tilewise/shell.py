@@ -140,6 +140,25 @@ def print_result(text: str) -> None:
             raise
 
 
+class SureExit:
+    """The last of the exit handlers: it ends the process before the interpreter is taken apart.
+
+    An object store client written in Rust calls Python from threads of its own. Before Python 3.14 such a thread is
+    unwound when it asks for an interpreter that is being taken apart, Rust aborts, and exit code 1 becomes 134. When
+    a run fails, its other requests may still be under way. Register it before any library is loaded: handlers run last
+    first, so that those of libraries have run by then.
+    """
+
+    code = 1
+
+    def __call__(self) -> None:
+        """End the process with `code`."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(self.code)
+
+
 def leave_at_once(signum: int) -> None:
     """End this process without another word: what is recorded is recorded, and workers end with it."""
     os._exit(128 + signum)
