@@ -224,7 +224,7 @@ def assumed(rng, assume_a, n, dtype):
 def below(A, assume_a):
     """The matrix that is meant: what is above the diagonal is taken from below; a Hermitian diagonal is real.
 
-    That of A^H A need not be, to the last bit: products may be fused. As in LAPACK's xPOTRF its imaginary part is not read.
+    That of A^H A need not be, to the last bit: products may be fused. As in LAPACK's xPOTRF no imaginary part is read.
     """
     if assume_a == "general":
         return A
