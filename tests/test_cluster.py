@@ -49,8 +49,12 @@ def test_numbers_come_from_the_machine() -> None:
     assert (local.processes, local.slots) == (3, 2)
 
 
-def test_auto_is_a_kind() -> None:
-    assert resolve(Cluster()).kind in ("threads", "processes", "local")
+@pytest.mark.parametrize(
+    ("workers", "nbytes", "kind"),
+    [(2, (1 << 30) - 1, "threads"), (2, 1 << 30, "processes"), (16, 0, "threads"), (1, 1 << 40, "threads")],
+)
+def test_auto_takes_processes_where_their_start_pays(workers: int, nbytes: int, kind: str) -> None:
+    assert resolve(Cluster(workers=workers), nbytes=nbytes).kind == kind
 
 
 def test_cuda_is_refused_where_there_is_none() -> None:

@@ -40,7 +40,9 @@ class Site:
 
 
 @contextmanager
-def reach(cluster: Cluster, device: Device = "cpu", client: Any = None, remote: Sequence[str] = ()) -> Iterator[Site]:
+def reach(
+    cluster: Cluster, device: Device = "cpu", client: Any = None, remote: Sequence[str] = (), nbytes: int = 0
+) -> Iterator[Site]:
     """Find the workers of a cluster: those of a scheduler are connected to, local ones are not started yet.
 
     Parameters
@@ -49,6 +51,8 @@ def reach(cluster: Cluster, device: Device = "cpu", client: Any = None, remote: 
         A distributed Client to use, whatever the current one is; it is not closed.
     remote
         URLs that workers will open, which costs them memory before any tile.
+    nbytes
+        Bytes that the job reads and writes: what the kind of local workers is chosen by.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def reach(cluster: Cluster, device: Device = "cpu", client: Any = None, remote: 
             yield _remote(cluster, device, own, cluster.kind, deadline, remote)
     else:
         _refuse_waiting(cluster)
-        layout = resolve(cluster, device)
+        layout = resolve(cluster, device, nbytes)
         yield Site(layout, partial(open_workers, layout))
 
 

@@ -27,8 +27,8 @@ class Cluster:
     kind
         "threads" (this process), "processes" (a spawn pool), "local" (a distributed LocalCluster), "address" or
         "scheduler-file" (the workers of a Dask scheduler that runs already), or "auto": the client that
-        dask.compute would use, if there is one; else threads up to four workers, processes above and for several
-        GPUs.
+        dask.compute would use, if there is one; else processes for jobs that read and write more than 1 GiB and for
+        several GPUs, and threads for the others.
     workers
         Worker processes, or threads of the one process; the machine's cores unless given. Of workers that run
         already: how many are used; all of them, also those that join later, unless given.
@@ -177,8 +177,8 @@ class Layout:
     ceiling: Ceiling | None = None
 
 
-def resolve(cluster: Cluster, device: Device = "cpu") -> Layout:
-    """Numbers of a local cluster on this machine.
+def resolve(cluster: Cluster, device: Device = "cpu", nbytes: int = 0) -> Layout:
+    """Numbers of a local cluster on this machine, for a job that reads and writes so many bytes.
 
     Raises
     ------
@@ -187,22 +187,22 @@ def resolve(cluster: Cluster, device: Device = "cpu") -> Layout:
     """
     found = _device(device)
     workers = cluster.workers or (_cuda_count() if found == "cuda" else machine.cores())
-    kind = _auto(found, workers) if cluster.kind == "auto" else cluster.kind
+    kind = _auto(found, workers, nbytes) if cluster.kind == "auto" else cluster.kind
     if kind == "threads":
         return Layout(kind, 1, workers * (cluster.threads or 1), found)
     return Layout(kind, workers, cluster.threads or 1, found)
 
 
-#: Workers up to which threads are the default. On two cores they take less time than processes, for the tiles and in
-#: all (scripts/bench_kinds.py). Within one process a single event loop of zarr copies every chunk, so that many
-#: workers are given processes of their own; where the one overtakes the other has not been measured.
-THREADS_UP_TO = 4
+#: Bytes read and written from which processes are the default. They take the better part of a second longer to start
+#: than threads and a third less time for each tile, since threads share one event loop of zarr and one address space:
+#: on two cores that is paid back within 0.6 to 2 GB, as the codec has it (scripts/bench_kinds.py).
+PROCESSES_FROM = 1 << 30
 
 
-def _auto(device: str, workers: int) -> Kind:
-    if device == "cuda":
-        return "processes" if workers > 1 else "threads"
-    return "threads" if workers <= THREADS_UP_TO else "processes"
+def _auto(device: str, workers: int, nbytes: int) -> Kind:
+    if workers == 1:
+        return "threads"
+    return "processes" if device == "cuda" or nbytes >= PROCESSES_FROM else "threads"
 
 
 def _device(device: Device) -> str:

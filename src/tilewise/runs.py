@@ -25,7 +25,16 @@ from tilewise.scratch import describe, spill
 from tilewise.sidecars import check_sidecar, clean, locked, scratch_of, tidy, write_records
 from tilewise.sources import Source, find
 from tilewise.streaming import Run, Stream
-from tilewise.surveys import check_job, check_reach, described, known_baseline, plan_of, remote, workload
+from tilewise.surveys import (
+    check_job,
+    check_reach,
+    described,
+    known_baseline,
+    plan_of,
+    remote,
+    shareable_bytes,
+    workload,
+)
 from tilewise.workers import Workers
 
 
@@ -167,7 +176,7 @@ def _do(this: Run, client: Any) -> Report:
 def _opened(this: Run, client: Any) -> Iterator[Stream]:
     """Reach the workers, and make the plan."""
     job, kept = this.job, this.earlier.kept if this.earlier else None
-    with reach(job.cluster, job.device, client, remote(job)) as site:
+    with reach(job.cluster, job.device, client, remote(job), shareable_bytes(job, this.work)) as site:
         check_reach(job, site.layout)
         if this.earlier:
             check_device(this.earlier, site.layout.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,10 @@ from tilewise.clients import reach
 from tilewise.cluster import Layout
 from tilewise.coordinates import check_coordinates
 from tilewise.errors import DimensionError, ParameterError, UnsupportedStoreError
-from tilewise.fields import OutputSpec
+from tilewise.fields import OutputSpec, itemsize
 from tilewise.job import Job
 from tilewise.kernels.declaration import checked_signature
+from tilewise.limits import streamed_bytes
 from tilewise.memory import Workload
 from tilewise.outputs import compressors, lay_out
 from tilewise.planning import make_plan
@@ -44,7 +46,7 @@ def survey(job: Job, *, client: Any = None) -> Survey:
     """
     check_job(job)
     work = workload(job, described(job))
-    with reach(job.cluster, job.device, client, remote(job)) as site:
+    with reach(job.cluster, job.device, client, remote(job), shareable_bytes(job, work)) as site:
         check_reach(job, site.layout)
         return Survey(site.layout, work, plan_of(job, work, site.layout, known_baseline(job, site.layout)))
 
@@ -139,11 +141,24 @@ def remote(job: Job) -> tuple[str, ...]:
     return tuple({places.opener(store): store for store in stores if places.needs_more(store)}.values())
 
 
+def shareable_bytes(job: Job, work: Workload) -> int:
+    """Bytes that the job reads and writes; none where only this process can reach them."""
+    if _within_one_process(job):
+        return 0
+    written = sum(math.prod(target.spec.shape) * itemsize(target.dtype) for target in work.targets)
+    return streamed_bytes(work) + written
+
+
+def _within_one_process(job: Job) -> list[str]:
+    stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
+    places_ = (*stores, job.output.store, job.sidecar_folder.place)
+    return [store for store in places_ if "memory" in places.protocols(store)]
+
+
 def check_reach(job: Job, layout: Layout) -> None:
     """Refuse places that other processes cannot see."""
-    stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
-    for store in (*stores, job.output.store, job.sidecar_folder.place):
-        if "memory" in places.protocols(store) and layout.kind != "threads":
+    for store in _within_one_process(job):
+        if layout.kind != "threads":
             raise UnsupportedStoreError(
                 "memory:// lies within one process, and the workers are others",
                 got=f"{store}, cluster.kind {layout.kind}",
