@@ -131,7 +131,7 @@ def test_a_client_gives_up_what_does_not_end(tmp_path: Path, monkeypatch: pytest
         workers = DistributedWorkers(client, "test")
         windows = (window(tasks.number, 10, f"tilewise-test-{k}") for k in range(10**9))
         workers.stream(windows, lambda key, n: results.append(n), lambda: len(results) < 5)
-        assert 5 <= len(results) <= 9
+        assert 5 <= len(results) <= 10  # no second window: all of the first may have been done by then
         results.clear()
         slow = window(partial(tasks.long, str(tmp_path / "long"), 3), 40, "tilewise-test-long")
         workers.stream([slow], lambda key, n: results.append(n), Going(tmp_path / "long"))

@@ -6,6 +6,7 @@ A block whose worker dies is not handed on by the scheduler: it comes back as a 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import queue
 import time
@@ -34,6 +35,7 @@ NOT_THERE = object()
 def open_remote(client: Any, terms: Terms, patience: float, run: str) -> Iterator[Workers]:
     """Workers of a client, set up for a run by a plugin on these terms, and left as they were."""
     name = name_of(run, client.id)
+    importlib.import_module("dask.array")  # with the first window it would keep workers waiting
     try:
         with told(client):
             for left in client.run_on_scheduler(abandoned):

@@ -114,6 +114,8 @@ async def take_part(
         number %= max(1, importlib.import_module("torch").cuda.device_count())
     if ours:
         hosting.settle()
+        # What a first tile loads, all workers load now: else only the one that tries the kernel would be ready.
+        await asyncio.to_thread(importlib.import_module("tilewise.preflight").warm_up)
     hosting.arrive(run, slots=slots, number=number)
 
 

@@ -7,17 +7,19 @@ one where `addcmul` is fused (torch on a CPU with FMA), and else, or where it is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from tilewise.linalg.blocks import block_shape, blocks, box_shape, padded, vector_axis
+from tilewise.linalg.blocks import PAD, block_shape, blocks, box_shape, padded, vector_axis
 from tilewise.linalg.components import Field, fields_of
 from tilewise.linalg.layout import merge_tile_axes, one_thread
 from tilewise.linalg.reductions import Component, Scratch, reduction
 
 #: Bytes over which the pixels of a block may lie: a processor remembers the places of about so many pages.
 _REACH = 4 * 2**20
+#: Pixels from which on copying a block takes longer than the calls for its end alone.
+_LONG = 1 << 14
 #: Fewest pixels of a block that is kept small for that: below, the calls cost more.
 _LEAST = 1024
 
@@ -70,11 +72,26 @@ def _fill_blocks(
     fields = fields_of(parts, [x.is_complex() for x in inputs], block, dtype, panel=panel, pads=pads)
     component, count = _components(fields, inputs[0].shape[0], order, scratch)
     reduce = reduction(order)
-    for box in blocks(out.shape, panel):
+    for box in _even(out.shape, panel):
         scratch.fit(box_shape(box))
         for field in fields:
             field.move(box)
         reduce(component, count, scratch, out[box])
+
+
+def _even(shape: Sequence[int], panel: int) -> Iterator[tuple[slice, ...]]:
+    """The blocks of a shape, cut where the last axis ends in less than `PAD` pixels: all before lies as a panel does.
+
+    >>> [(s.start, s.stop) for (s,) in _even((62_500,), 196_608)]
+    [(0, 62464), (62464, 62500)]
+    """
+    size = shape[-1]
+    end = size - size % PAD if size >= _LONG else size
+    for first, stop in ((0, end), (end, size)):
+        for *rows, last in blocks(shape, panel):
+            part = slice(max(last.start, first), min(last.stop, stop))
+            if part.start < part.stop:
+                yield (*rows, part)
 
 
 def _real_parts(x: torch.Tensor) -> Sequence[torch.Tensor]:
