@@ -7,7 +7,7 @@
 - overhead: tiles of 32 x 32 pixels by ours and by the bare loop, both in as many processes as cores, in turns: the
   difference in seconds of one core a tile.
 
-    python scripts/bench_scale.py [--tiles 10000] [--runs 3] [--parts memory client planning overhead]
+    python scripts/bench_scale.py [--tiles 100000] [--runs 5] [--parts memory client planning overhead]
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def ours(rows: int) -> tuple[float, float]:
 
 def overhead(options: argparse.Namespace) -> list[str]:
     """Seconds of one core a tile, beyond the bare loop."""
-    rows = options.tiles // COLUMNS
+    rows = (options.overhead_tiles or options.tiles) // COLUMNS
     tiles, cores = rows * COLUMNS, machine.cores()
     wall, busy, loop = [], [], []
     for number in range(options.runs):
@@ -268,7 +268,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--tiles", type=int, default=10_000, help="tiny tiles, of the larger run of two")
-    parser.add_argument("--rows", type=int, default=750, help="rows of the smallest grid, of 2000 pixels and 50 bands")
+    parser.add_argument("--overhead-tiles", type=int, help="tiny tiles of each run of the overhead; unless given, as many")
+    parser.add_argument("--rows", type=int, default=2000, help="rows of the smallest grid, of 2000 pixels and 50 bands")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--child", nargs=2, metavar=("ROWS", "KIND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
