@@ -268,7 +268,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--tiles", type=int, default=10_000, help="tiny tiles, of the larger run of two")
-    parser.add_argument("--overhead-tiles", type=int, help="tiny tiles of each run of the overhead; unless given, as many")
+    parser.add_argument("--overhead-tiles", type=int, help="of each run of the overhead; else as many")
     parser.add_argument("--rows", type=int, default=2000, help="rows of the smallest grid, of 2000 pixels and 50 bands")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--child", nargs=2, metavar=("ROWS", "KIND"), help=argparse.SUPPRESS)
