@@ -42,7 +42,7 @@ def open_group(store: str, group: str = "") -> xr.Dataset:
         raise UnsupportedStoreError(
             f"{store} is no Zarr store, and xarray cannot open {f'group {group!r} of it' if group else 'it'} either",
             got=f"{type(error).__name__}: {error}".splitlines()[0],
-            do="install the package of its format (h5netcdf or netCDF4 for NetCDF), or convert it to Zarr",
+            do="install the package of its format (h5netcdf with h5py, or netCDF4, for NetCDF), or convert it to Zarr",
         ) from error
 
 

@@ -98,7 +98,8 @@ class Info:
     def in_work(self) -> int:
         """Tiles in work at a time, those that are read or written meanwhile among them; 0 where it is not known."""
         plan = self.plan
-        return int(plan.get("processes", 0) * plan.get("slots", 0) * (1 + plan.get("read_ahead", 0)))
+        slots = int(plan.get("processes", 0) * plan.get("slots", 0) * (1 + plan.get("read_ahead", 0)))
+        return min(slots, self.tiles)
 
     @property
     def rate(self) -> float | None:

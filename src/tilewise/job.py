@@ -104,7 +104,7 @@ class Job:
                 "read_ahead is neither auto nor a count",
                 got=repr(ahead),
                 expected=f"auto, or 0 to {MOST_AHEAD}",
-                do="mend read_ahead",
+                do=f"set read_ahead to auto, or to 0 to {MOST_AHEAD}",
             )
 
     @property

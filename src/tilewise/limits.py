@@ -105,15 +105,19 @@ class Probe:
 
     def eta(self, plan: Plan) -> float:
         """Seconds that the tiles of a plan take: an estimate, since workers that are all at work share the machine."""
-        return plan.tiles * self.seconds * self._share(plan)
+        return max(self.seconds, plan.tiles * self.seconds * self._share(plan))
 
     def limit(self, plan: Plan) -> float:
         """Seconds in which all inputs could be read and decoded once, and all outputs encoded and written once."""
         return (self.decode + self.encode) * self._share(plan)
 
     def _share(self, plan: Plan) -> float:
-        """Of the seconds of one slot, how many all of them take: waiting is done side by side with read-ahead."""
-        return max(1 / plan.in_work, (1 - self.waiting) / (plan.processes * plan.slots))
+        """Of the seconds of one slot, how many all of them take: waiting is done side by side with read-ahead.
+
+        Slots for which there is no tile do not count.
+        """
+        at_work, computing = (min(plan.tiles, n) for n in (plan.in_work, plan.processes * plan.slots))
+        return max(1 / at_work, (1 - self.waiting) / computing)
 
     @property
     def read_ahead(self) -> int:
