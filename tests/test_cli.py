@@ -131,7 +131,7 @@ def main(arguments):
     return 3
 
 cli._main = main
-cli.process()
+cli.console()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=shell.environment)
     assert (done.returncode, done.stdout, done.stderr) == (3, "no newline, handlers ran\n", "")
@@ -336,6 +336,24 @@ def test_a_second_signal_does_not_wait(slow):
     process.communicate(timeout=60)
     assert process.returncode == 143
     assert not psutil.wait_procs(workers, timeout=60)[1]
+
+
+@pytest.mark.parametrize("command", [("run",), ("plan", "--probe")])
+def test_a_second_signal_does_not_wait_for_a_probe_in_a_thread(slow, command):
+    shell, arguments = slow
+    one_row = ["--set", "tile={y: 1}", "--set", "output.chunks={y: 1, x: 12}"]  # enough tiles for a run to probe some
+    arguments += [*one_row, "--set", "cluster={kind: threads, workers: 1}", "--set", "kernel.seconds=300"]
+    name, *options = command
+    process = shell.start(name, "job.yaml", *options, *arguments)
+    while not (shell.folder / "began").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(2 * TWICE)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not (shell.folder / "out.zarr").exists()
 
 
 def test_tiles_that_fail_are_skipped_where_asked(here):

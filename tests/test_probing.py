@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import tilewise
 from faults import FailsAt
 from tilewise import trial
 from tilewise.cli import commands
-from tilewise.errors import LockedError, TileError
+from tilewise.errors import DamagedDataError, LockedError, TileError
 from tilewise.limits import probe_grid, probe_numbers
 from tilewise.locking import hold
 from tilewise.opened import forget
@@ -25,6 +26,14 @@ from tilewise.store import create
 from tilewise.surveys import survey
 
 CUBE = np.random.default_rng(0).standard_normal((2, 64, 64)).astype("float32")
+
+
+#: As Zarr v3 metadata writes them.
+CODECS = {
+    "gzip": {"level": 1},
+    "blosc": {"cname": "lz4", "clevel": 5, "shuffle": "noshuffle"},
+    "zstd": {"level": 0, "checksum": False},
+}
 
 
 def job_of(folder: Path, kind: Any = "threads", **options: Any) -> tilewise.Job:
@@ -108,11 +117,35 @@ def test_a_probe_that_fails_is_an_error_by_itself_and_a_warning_in_a_run(
 ) -> None:
     job = job_of(tmp_path, kernel=FailsAt(dim="c", at=float(CUBE[0, 10, 50])), output=str(tmp_path / "out.zarr"))
     job = replace(job, on_error="skip")
-    with pytest.raises(TileError, match=r"tile 7 .* failed: ArithmeticError"):
+    with pytest.raises(TileError, match=r"a tile of the probe \(y=8:16, x=48:64\) failed: ArithmeticError"):
         tilewise.probe(job)
     report = tilewise.run(job)
     assert (report.failed, report.limit) == (1, None)
     assert "goes on without a probe" in caplog.text
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "blosc", "zstd"])
+def test_a_damaged_chunk_costs_the_probe_and_its_own_tile(
+    tmp_path: Path, codec: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = job_of(tmp_path, output=str(tmp_path / "out.zarr"), on_error="skip", retries=0)
+    codecs = {"compressors": ({"name": codec, "configuration": CODECS[codec]},) if codec else None}
+    path = stores.write(tmp_path / "bad.zarr", {"x": (("c", "y", "x"), CUBE)}, chunks={"y": 8, "x": 8}, **codecs)
+    os.truncate(tmp_path / "bad.zarr" / "x" / "c" / "0" / "7" / "7", 50)
+    job = replace(job, inputs={"x": path})
+    with pytest.raises(DamagedDataError, match=r"input 'x' is damaged: chunk .*x/c/0/7/7"):
+        tilewise.probe(job)
+    report = tilewise.run(job)
+    assert (report.tiles, report.failed, report.limit) == (31, 1, None)
+    assert "goes on without a probe" in caplog.text
+
+
+def test_a_probe_removes_what_one_that_was_killed_has_left(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    left = job.sidecar_folder.child("scratch-0123456789ab")
+    left.write_text("probe.zarr", "half")
+    tilewise.probe(job)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]
 
 
 def test_a_probe_beside_a_run_is_refused(tmp_path: Path) -> None:

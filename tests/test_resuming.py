@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tilewise.errors import (
     TileError,
     TilewiseError,
 )
+from tilewise.info import info
 from tilewise.ledger import Ledger
 from tilewise.records import TileState
 from tilewise.runfile import RunRecord
@@ -289,6 +291,22 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         first.join()
     check_complete(tmp_path)
+
+
+def test_a_run_that_is_taken_over_before_it_writes_leaves_the_output_alone(tmp_path: Path) -> None:
+    slow = job(tmp_path, Waits(dim="band", began=str(tmp_path / "began"), go=str(tmp_path / "go")))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(tilewise.run, slow)  # waits where its kernel is tried, as it may wait while it probes
+        try:
+            until((tmp_path / "began").exists)
+            taken = tilewise.run(job(tmp_path, Copy(dim="band")), force_unlock=True)
+        finally:
+            (tmp_path / "go").touch()
+        with pytest.raises(LockedError, match="no longer this run's"):
+            first.result()
+    assert taken.tiles == TILES
+    check_complete(tmp_path)
+    assert info(str(tmp_path / "out.zarr")).state == "finished"
 
 
 def test_an_output_has_one_lock_wherever_records_lie(tmp_path: Path) -> None:

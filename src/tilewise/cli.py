@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -279,15 +280,16 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         code = commands.main(arguments, prog_name="tilewise", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):  # nobody has to read it
+            error.show()
         return error.exit_code
     except click.Abort:
         return SIGINT
     return code if isinstance(code, int) else 0
 
 
-def process() -> None:
-    """`main`, for a process that does nothing else: the console script."""
+def console() -> None:
+    """The console script: `main`, in a process that does nothing else."""
     leave = SureExit()
     atexit.register(leave)
     leave.code = _main(None)
@@ -295,4 +297,4 @@ def process() -> None:
 
 
 if __name__ == "__main__":
-    process()
+    console()

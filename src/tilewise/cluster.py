@@ -27,7 +27,7 @@ class Cluster:
     kind
         "threads" (this process), "processes" (a spawn pool), "local" (a distributed LocalCluster), "address" or
         "scheduler-file" (the workers of a Dask scheduler that runs already), or "auto": the client that
-        dask.compute would use, if there is one; else processes for jobs that read and write more than 1 GiB and for
+        dask.compute would use, if there is one; else processes for jobs that read and write 1 GiB or more and for
         several GPUs, and threads for the others.
     workers
         Worker processes, or threads of the one process; the machine's cores unless given. Of workers that run

@@ -6,7 +6,6 @@ A block whose worker dies is not handed on by the scheduler: it comes back as a 
 
 from __future__ import annotations
 
-import importlib
 import logging
 import queue
 import time
@@ -35,7 +34,6 @@ NOT_THERE = object()
 def open_remote(client: Any, terms: Terms, patience: float, run: str) -> Iterator[Workers]:
     """Workers of a client, set up for a run by a plugin on these terms, and left as they were."""
     name = name_of(run, client.id)
-    importlib.import_module("dask.array")  # with the first window it would keep workers waiting
     try:
         with told(client):
             for left in client.run_on_scheduler(abandoned):
@@ -101,6 +99,8 @@ class DistributedWorkers(Workers):
     """
 
     def __init__(self, client: Any, run: str, only: frozenset[str] | None = None, patience: float = 60.0) -> None:
+        import dask.array  # noqa: F401 - windows are made of it: loaded with the first one it would keep workers waiting
+
         self.client = client
         #: Of the workers that are there.
         self.threads = 0

@@ -200,10 +200,14 @@ class Tile:
         where = {dim: slice(a, b) for dim, a, b in zip(self.dims, self.start, self.stop, strict=True)}
         return tuple(where.get(dim, slice(None)) for dim in dims)
 
+    @property
+    def region(self) -> str:
+        """Its cells as a person writes them."""
+        return ", ".join(f"{d}={a}:{b}" for d, a, b in zip(self.dims, self.start, self.stop, strict=True))
+
     def __str__(self) -> str:
-        """The region as a person writes it."""
-        box = ", ".join(f"{d}={a}:{b}" for d, a, b in zip(self.dims, self.start, self.stop, strict=True))
-        return f"tile {self.number} ({box})" if box else f"tile {self.number}"
+        """Number and region."""
+        return f"tile {self.number} ({self.region})" if self.region else f"tile {self.number}"
 
 
 @dataclass(frozen=True)

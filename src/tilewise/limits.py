@@ -88,7 +88,7 @@ class Probe:
             compute=compute,
             write=write,
             waiting=min(1.0, max(0.0, 1.0 - measured.busy / spent)),
-            decode=rates[0] * streamed_bytes(work),
+            decode=rates[0] * work.streamed_bytes,
             encode=rates[1] * plan.write_bytes,
         )
 
@@ -132,11 +132,6 @@ class Probe:
     def to_dict(self, plan: Plan) -> dict[str, Any]:
         """The probe as JSON data, with its estimates for a plan."""
         return {**asdict(self), "bound": self.bound, "eta": self.eta(plan), "limit": self.limit(plan)}
-
-
-def streamed_bytes(work: Workload) -> int:
-    """Bytes of the inputs that are read tile by tile, decoded as they are stored."""
-    return sum(math.prod(work.sources[n].spec.shape) * work.sources[n].stored_itemsize for n in work.signature.streamed)
 
 
 def probe_grid(work: Workload, plan: Plan) -> TileGrid:

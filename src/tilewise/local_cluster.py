@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,7 +42,6 @@ def open_local(layout: Layout, run: str) -> Iterator[Workers]:
             client = stack.enter_context(Client(cluster, set_as_default=False))
             terms = Terms(threads=layout.slots, numbers={} if layout.device == "cuda" else None, ours=True)
             client.register_plugin(plugin(run, terms), name=f"tilewise-{run}")
-        importlib.import_module("dask.array")  # with the first window it would keep workers waiting
         yield DistributedWorkers(client, run)
 
 

@@ -81,6 +81,17 @@ class Workload:
         return tuple(sizes[dim] for dim in self.signature.tile_dims)
 
     @property
+    def streamed_bytes(self) -> int:
+        """Bytes of the inputs that are read tile by tile, decoded as they are stored."""
+        streamed = (self.sources[name] for name in self.signature.streamed)
+        return sum(math.prod(source.spec.shape) * source.stored_itemsize for source in streamed)
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of the outputs, before they are encoded."""
+        return sum(math.prod(target.spec.shape) * itemsize(target.dtype) for target in self.targets)
+
+    @property
     def unit(self) -> tuple[int, ...]:
         """Smallest tile: whole write units of every output along every tile dimension."""
         axes = [dict(zip(t.spec.dims, t.unit, strict=True)) for t in self.targets]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewise.cluster import Ceiling
 from tilewise.errors import BudgetError, DimensionError
-from tilewise.fields import TileGrid, itemsize
+from tilewise.fields import TileGrid
 from tilewise.kernels.base import Signature
 from tilewise.memory import Memory, Workload, megabytes
 from tilewise.plans import Kept, Plan, memory_text, refuse_budget, tile_text
@@ -84,7 +84,7 @@ def make_plan(
         refuse_budget(grid, needed, memory_limit)
     tiles = math.prod(grid.shape)
     read, wanted = _read_bytes(work, grid)
-    written = sum(math.prod(t.spec.shape) * itemsize(t.dtype) for t in work.targets)
+    written = work.write_bytes
     return Plan(
         grid=grid,
         unit=work.unit,

@@ -22,17 +22,17 @@ from tilewise.plans import Plan
 from tilewise.replacing import check_output
 from tilewise.resuming import Earlier, check_device, earlier_runs, last_plan, last_record
 from tilewise.scratch import describe, spill
-from tilewise.sidecars import check_sidecar, clean, locked, scratch_of, tidy, write_records
+from tilewise.sidecars import check_sidecar, clean, locked, remove_scratch, scratch_of, tidy, write_records
 from tilewise.sources import Source, find
 from tilewise.streaming import Run, Stream
 from tilewise.surveys import (
+    bytes_for_processes,
     check_job,
     check_reach,
     described,
     known_baseline,
     plan_of,
     remote,
-    shareable_bytes,
     workload,
 )
 from tilewise.workers import Workers
@@ -160,6 +160,7 @@ def probe(job: Job, *, client: Any = None) -> tuple[Plan, Probe]:
     name = uuid.uuid4().hex[:12]
     try:
         with locked(job, name, force=False) as (lease, lock):
+            remove_scratch(job)
             this = Run(name, job, work, lease.lease, lock, None, begin, None, None)
             with _opened(this, client) as stream:
                 return stream.probe()
@@ -176,7 +177,7 @@ def _do(this: Run, client: Any) -> Report:
 def _opened(this: Run, client: Any) -> Iterator[Stream]:
     """Reach the workers, and make the plan."""
     job, kept = this.job, this.earlier.kept if this.earlier else None
-    with reach(job.cluster, job.device, client, remote(job), shareable_bytes(job, this.work)) as site:
+    with reach(job.cluster, job.device, client, remote(job), bytes_for_processes(job, this.work)) as site:
         check_reach(job, site.layout)
         if this.earlier:
             check_device(this.earlier, site.layout.device)

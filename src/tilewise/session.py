@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from tilewise.tries import Patience, Tries
 from tilewise.trouble import Trouble, trouble_of
 from tilewise.turns import Turns
 
+Found = TypeVar("Found")
 #: Seconds for which a look at the lease is good, while a tile of many write units is written.
 LOOK = 1.0
 
@@ -116,10 +117,13 @@ class Session:
                 close(array)
 
     def _read(self, name: str, box: tuple[slice, ...], out: Array, tries: Tries) -> None:
-        """Read a box, again after what may pass; what does not names the input, and its damaged chunk."""
+        self.reading(name, box, tries, partial(self._read_once, name, box, out))
+
+    def reading(self, name: str, box: tuple[slice, ...], tries: Tries, read: Callable[[], Found]) -> Found:
+        """Result of reading a box, again after what may pass; what does not names the input, and its damaged chunk."""
         source = self.program.sources[name]
         try:
-            tries(partial(self._read_once, name, box, out), "read")
+            return tries(read, "read")
         except MissingStoreError:
             raise
         except Exception as error:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tilewise.errors import TilewiseError
+from tilewise.stopping import SIGNALS, Stop
 
 FAILED = 1
 #: The output is finished but for tiles that failed, or an audit has found something.
@@ -34,7 +35,7 @@ def ends_in_code(function: Callable[..., int | None]) -> Callable[..., int]:
     @wraps(function)
     def command(debug: bool, **arguments: Any) -> int:
         try:
-            with _sigterm_raises():
+            with _signals_unwind():
                 return function(**arguments) or 0
         except _Terminated:
             return _stopped("SIGTERM", SIGTERM)
@@ -66,19 +67,30 @@ def _say_error(message: str, error: Exception | None) -> None:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that workers are closed; once, since batch systems may send it again."""
+def _signals_unwind() -> Iterator[None]:
+    """SIGINT and SIGTERM unwind the stack, so that workers are closed; one more leaves at once.
 
-    def terminate(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Terminated
+    A thread that computes cannot be interrupted, and closing waits for it.
+    """
+    stop = Stop()
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    def heard(signum: int, frame: FrameType | None) -> None:
+        is_first = not stop.signum
+        if stop.ask(signum):
+            leave_at_once(signum)
+        if is_first:
+            raise KeyboardInterrupt if signum == signal.SIGINT else _Terminated
+
+    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    mine = [signum for signum in SIGNALS if before[signum] not in (None, signal.SIG_IGN)]
+    for signum in mine:
+        signal.signal(signum, heard)
     try:
         with _not_swallowed():
             yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum in mine:
+            signal.signal(signum, before[signum])
 
 
 @contextmanager
@@ -152,10 +164,13 @@ class SureExit:
     code = 1
 
     def __call__(self) -> None:
-        """End the process with `code`."""
+        """End the process with `code`; results that cannot be written make it a failure."""
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
+            try:
+                if stream is not None and not stream.closed:  # None where it was closed before the process began
+                    stream.flush()
+            except OSError:
+                self.code = self.code or FAILED
         os._exit(self.code)
 
 

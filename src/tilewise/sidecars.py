@@ -65,12 +65,18 @@ def scratch_of(job: Job, run: str) -> Folder:
     return job.sidecar_folder.child(SCRATCH + run)
 
 
-def tidy(job: Job) -> None:
-    """Remove what runs that were killed have left: the caller holds the lock, so that nobody else is at work."""
+def remove_scratch(job: Job) -> None:
+    """Remove scratch data of runs and probes that were killed: whoever holds the lock is alone."""
     sidecar = job.sidecar_folder
     for name in sidecar.names():
         if name.startswith(SCRATCH):
             sidecar.child(name).remove()
+
+
+def tidy(job: Job) -> None:
+    """Remove what runs that were killed have left, as `remove_scratch` does, and what they were writing."""
+    remove_scratch(job)
+    sidecar = job.sidecar_folder
     sweep(sidecar)
     remove_partials(sidecar)
     remove_partials(Folder(job.output.store))

@@ -151,6 +151,7 @@ class Stream:
         run, sidecar = self.run, self.run.job.sidecar_folder
         now = environment(self.workers.call(cpu_capability))
         documents = {"job": run.job.anchored().to_dict(), "plan": {"run": run.name, **self.plan.to_dict()}}
+        run.lock.check()  # workers were started, and tiles probed, since it was taken
         if run.earlier is not None:
             record = run.earlier.record.resumed(run.name, now)
             write_records(run.job, documents)
@@ -158,11 +159,13 @@ class Stream:
             return record, run.earlier.ledger, environment_changes(run.earlier.record.environment, now)
         record = RunRecord.begin(run.name, run.job.output.store, now, last_record(sidecar, run.job.output.store))
         record.save(sidecar)
+        run.lock.check()
         clear(Folder(run.job.output.store), sidecar, run.name)
         for name in ("report.json", FAILURES):
             sidecar.remove_text(name)
         write_records(run.job, documents)
         attrs = cf.provenance(run.job.to_dict(), run.name)
+        run.lock.check()
         create(run.job.output, self.work.targets, list(self.work.sources.values()), attrs)
         ledger = Ledger.create(sidecar, self.plan.grid, self._attributes(), guard=run.lock.check)
         record = record.at("running")

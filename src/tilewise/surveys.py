@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,9 @@ from tilewise.clients import reach
 from tilewise.cluster import Layout
 from tilewise.coordinates import check_coordinates
 from tilewise.errors import DimensionError, ParameterError, UnsupportedStoreError
-from tilewise.fields import OutputSpec, itemsize
+from tilewise.fields import OutputSpec
 from tilewise.job import Job
 from tilewise.kernels.declaration import checked_signature
-from tilewise.limits import streamed_bytes
 from tilewise.memory import Workload
 from tilewise.outputs import compressors, lay_out
 from tilewise.planning import make_plan
@@ -46,7 +44,7 @@ def survey(job: Job, *, client: Any = None) -> Survey:
     """
     check_job(job)
     work = workload(job, described(job))
-    with reach(job.cluster, job.device, client, remote(job), shareable_bytes(job, work)) as site:
+    with reach(job.cluster, job.device, client, remote(job), bytes_for_processes(job, work)) as site:
         check_reach(job, site.layout)
         return Survey(site.layout, work, plan_of(job, work, site.layout, known_baseline(job, site.layout)))
 
@@ -141,23 +139,20 @@ def remote(job: Job) -> tuple[str, ...]:
     return tuple({places.opener(store): store for store in stores if places.needs_more(store)}.values())
 
 
-def shareable_bytes(job: Job, work: Workload) -> int:
-    """Bytes that the job reads and writes; none where only this process can reach them."""
-    if _within_one_process(job):
-        return 0
-    written = sum(math.prod(target.spec.shape) * itemsize(target.dtype) for target in work.targets)
-    return streamed_bytes(work) + written
+def bytes_for_processes(job: Job, work: Workload) -> int:
+    """Bytes that the job reads and writes, as far as processes of its own can: none of a job with a place in memory."""
+    return 0 if _places_in_memory(job) else work.streamed_bytes + work.write_bytes
 
 
-def _within_one_process(job: Job) -> list[str]:
+def _places_in_memory(job: Job) -> list[str]:
     stores = [str(source.store) for source in job.inputs.values() if not source.in_memory]
-    places_ = (*stores, job.output.store, job.sidecar_folder.place)
-    return [store for store in places_ if "memory" in places.protocols(store)]
+    stores += [job.output.store, job.sidecar_folder.place]
+    return [store for store in stores if "memory" in places.protocols(store)]
 
 
 def check_reach(job: Job, layout: Layout) -> None:
     """Refuse places that other processes cannot see."""
-    for store in _within_one_process(job):
+    for store in _places_in_memory(job):
         if layout.kind != "threads":
             raise UnsupportedStoreError(
                 "memory:// lies within one process, and the workers are others",

@@ -78,7 +78,8 @@ def _in_time(do: Callable[[Tile], Found], tiles: Iterable[Tile], end: float) -> 
 def _done(session: Session, tile: Tile) -> TileRecord:
     record = run_tile(session, tile)
     if record.state is not TileState.DONE:
-        raise TileError(f"{tile} failed: {record.error}")
+        # Its number is that of a grid of the probe's own.
+        raise TileError(f"a tile of the probe ({tile.region}) failed: {record.error}")
     return record
 
 
@@ -93,11 +94,16 @@ def _read_by_hand(session: Session, tile: Tile) -> tuple[float, int]:
     for name in session.program.signature.streamed:
         spec, source = session.program.signature.fields[name], session.program.sources[name]
         box = concrete(tile.slices(spec.dims), spec.shape)
-        arrays = session.inputs[name][box[0]] if source.stacked else session.inputs[name]
-        with places.reaching(source.arrays[0].store):
-            seconds += sum(_read_seconds(array, box[1:] if source.stacked else box) for array in arrays)
+        seconds += session.reading(name, box, session.tries(), partial(_box_seconds, session, name, box))
         nbytes += decoded_cells(box, source.chunks, spec.shape) * source.stored_itemsize
     return seconds, nbytes
+
+
+def _box_seconds(session: Session, name: str, box: Sequence[slice]) -> float:
+    source = session.program.sources[name]
+    arrays = session.inputs[name][box[0]] if source.stacked else session.inputs[name]
+    with places.reaching(source.arrays[0].store):
+        return sum(_read_seconds(array, box[1:] if source.stacked else box) for array in arrays)
 
 
 def _read_seconds(array: zarr.Array[Any] | ForeignArray, box: Sequence[slice]) -> float:

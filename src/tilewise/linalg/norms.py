@@ -72,22 +72,27 @@ def _fill_blocks(
     fields = fields_of(parts, [x.is_complex() for x in inputs], block, dtype, panel=panel, pads=pads)
     component, count = _components(fields, inputs[0].shape[0], order, scratch)
     reduce = reduction(order)
-    for box in _even(out.shape, panel):
+    for box in _blocks_in_place(out.shape, panel):
         scratch.fit(box_shape(box))
         for field in fields:
             field.move(box)
         reduce(component, count, scratch, out[box])
 
 
-def _even(shape: Sequence[int], panel: int) -> Iterator[tuple[slice, ...]]:
-    """The blocks of a shape, cut where the last axis ends in less than `PAD` pixels: all before lies as a panel does.
+def _blocks_in_place(shape: Sequence[int], panel: int) -> Iterator[tuple[slice, ...]]:
+    """The blocks of a shape; of a long last axis what is left over of whole `PAD` pixels is in blocks of its own.
 
-    >>> [(s.start, s.stop) for (s,) in _even((62_500,), 196_608)]
+    A panel is a whole number of them: so all but the end can be used where it lies.
+
+    >>> [(s.start, s.stop) for (s,) in _blocks_in_place((62_500,), 196_608)]
     [(0, 62464), (62464, 62500)]
     """
     size = shape[-1]
-    end = size - size % PAD if size >= _LONG else size
-    for first, stop in ((0, end), (end, size)):
+    if size < _LONG or not size % PAD:
+        yield from blocks(shape, panel)
+        return
+    end = size - size % PAD
+    for first, stop in ((0, end), (end, size)):  # one after the other: what varies along the last axis is gathered once
         for *rows, last in blocks(shape, panel):
             part = slice(max(last.start, first), min(last.stop, stop))
             if part.start < part.stop:
