@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ def test_a_baseline_is_measured_once_and_remembered(tmp_path: Path, monkeypatch:
     assert baseline("processes") == measured
     remember("processes", measured + 1)
     assert baseline("processes") == measured + 1
+
+
+def test_threads_hold_what_their_process_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_xarray = module._key("threads", ())
+    monkeypatch.delitem(sys.modules, "xarray")
+    assert module._key("threads", ()) != with_xarray
+    assert "xarray" not in module._imports("threads")
+    assert module._key("processes", ()) != module._key("local", ())
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,23 @@ def test_a_run_that_starts_after_another(output: str) -> None:
     assert (found.state, found.run, found.count(TileState.DONE)) == ("starting", "c3", 10)
 
 
+def test_a_probe_is_no_run(output: str) -> None:
+    sidecar = sidecar_of(output)
+    with hold(sidecar, "probe-d4", output=output):
+        assert info(output).state == "probing"
+        claim = read_claim(sidecar)
+    assert claim is not None
+    records(sidecar, output, "stopped", *map(done, range(10)))
+    with hold(sidecar, "probe-d4", output=output):
+        text = info_text(info(output))
+    assert "a few tiles are probed aside" in text
+    assert "10 of 30 done" in text
+    assert "next     wait: it is probed" in text
+    sidecar.write_text(LOCK, replace(claim, owner=replace(claim.owner, started="1")).to_json())
+    found = info(output)
+    assert (found.state, found.run, found.owner) == ("stopped", "b2", None)
+
+
 def test_records_that_are_damaged_are_named(output: str) -> None:
     sidecar = sidecar_of(output)
     records(sidecar, output, "finished", done(3), FAILED)

@@ -35,6 +35,12 @@ def test_seconds_of_a_tile_of_the_plan_are_those_of_its_pixels(found: Survey) ->
     assert probe.to_dict(plan)["bound"] == "reading"
 
 
+def test_slots_that_are_left_over_in_the_last_round_do_not_shorten_it(found: Survey) -> None:
+    plan = replace(found.plan, grid=replace(found.plan.grid, tile_shape=(20, 20)), processes=2, slots=2)
+    probe = Probe(2, 1.0, 0.5, 0.5, waiting=0.0, decode=6.0, encode=6.0)
+    assert (plan.tiles, probe.eta(plan), probe.limit(plan)) == (6, 4.0, 3.0)
+
+
 def test_more_cores_at_work_than_one_are_no_negative_waiting(found: Survey) -> None:
     seen = Measured(((1.0, 1.0, 1.0),), pixels=10, busy=4.0, by_hand=(0.0, 0.0), nbytes=(0, 0))
     probe = Probe.of(seen, found.work, found.plan)

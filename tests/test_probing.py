@@ -115,29 +115,45 @@ def test_a_run_that_is_long_enough_says_how_close_it_came_to_its_limit(tmp_path:
 def test_a_probe_that_fails_is_an_error_by_itself_and_a_warning_in_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = job_of(tmp_path, kernel=FailsAt(dim="c", at=float(CUBE[0, 10, 50])), output=str(tmp_path / "out.zarr"))
-    job = replace(job, on_error="skip")
-    with pytest.raises(TileError, match=r"a tile of the probe \(y=8:16, x=48:64\) failed: ArithmeticError"):
+    cube = CUBE.copy()
+    cube[0, (10, 30), (50, 60)] = 99  # in tiles 7 and 15 of 32: those that are computed
+    path = stores.write(tmp_path / "bad.zarr", {"x": (("c", "y", "x"), cube)}, chunks={"y": 8, "x": 8})
+    job = job_of(tmp_path, kernel=FailsAt(dim="c", at=99.0), output=str(tmp_path / "out.zarr"), on_error="skip")
+    job = replace(job, inputs={"x": path})
+    with pytest.raises(TileError, match=r"a tile of the probe \(y=24:32, x=48:64\) failed: ArithmeticError"):
         tilewise.probe(job)
     report = tilewise.run(job)
-    assert (report.failed, report.limit) == (1, None)
+    assert (report.failed, report.limit) == (2, None)
     assert "goes on without a probe" in caplog.text
 
 
+@pytest.mark.parametrize(("y", "x"), [(10, 50), (30, 60)])
+def test_a_bad_tile_among_those_of_a_probe_does_not_spoil_it(tmp_path: Path, y: int, x: int) -> None:
+    """Of 32 tiles, 7 and 15 are computed."""
+    job = job_of(tmp_path, kernel=FailsAt(dim="c", at=float(CUBE[0, y, x])), output=str(tmp_path / "out.zarr"))
+    assert tilewise.probe(job)[1].tiles == 1
+    report = tilewise.run(replace(job, on_error="skip"))
+    assert report.failed == 1
+    assert report.limit is not None
+
+
 @pytest.mark.parametrize("codec", [None, "gzip", "blosc", "zstd"])
-def test_a_damaged_chunk_costs_the_probe_and_its_own_tile(
-    tmp_path: Path, codec: str | None, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("all_by_hand", [False, True])
+def test_a_damaged_chunk_costs_its_own_tile_and_a_probe_that_has_no_other(
+    tmp_path: Path, codec: str | None, all_by_hand: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = job_of(tmp_path, output=str(tmp_path / "out.zarr"), on_error="skip", retries=0)
     codecs = {"compressors": ({"name": codec, "configuration": CODECS[codec]},) if codec else None}
     path = stores.write(tmp_path / "bad.zarr", {"x": (("c", "y", "x"), CUBE)}, chunks={"y": 8, "x": 8}, **codecs)
-    os.truncate(tmp_path / "bad.zarr" / "x" / "c" / "0" / "7" / "7", 50)
     job = replace(job, inputs={"x": path})
-    with pytest.raises(DamagedDataError, match=r"input 'x' is damaged: chunk .*x/c/0/7/7"):
-        tilewise.probe(job)
+    for chunk in ("7/7", "5/7") if all_by_hand else ("7/7",):  # of the last tile, and of 23, the other one by hand
+        os.truncate(tmp_path / "bad.zarr" / "x" / "c" / "0" / chunk, 50)
+    if all_by_hand:
+        with pytest.raises(DamagedDataError, match=r"input 'x' is damaged: chunk .*x/c/0/7/7"):
+            tilewise.probe(job)
     report = tilewise.run(job)
-    assert (report.tiles, report.failed, report.limit) == (31, 1, None)
-    assert "goes on without a probe" in caplog.text
+    assert (report.tiles, report.failed) == ((30, 2) if all_by_hand else (31, 1))
+    assert (report.limit is None) == all_by_hand == ("goes on without a probe" in caplog.text)
 
 
 def test_a_probe_removes_what_one_that_was_killed_has_left(tmp_path: Path) -> None:

@@ -114,6 +114,15 @@ def test_what_a_run_says(job):
     ]
 
 
+def test_a_run_that_was_finished_before_has_no_speed(job):
+    run(job)
+    assert report.run_text(run(job, resume=True)).splitlines() == [
+        f"output  {job.output.store}",
+        "tiles   all 3 were done before",
+        "pixels  60 non_finite",
+    ]
+
+
 def test_a_run_tells_of_every_tile_and_leaves_json_for_all(job):
     events: list[Event] = []
     found = run(job, progress=events.append)

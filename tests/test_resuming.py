@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import faulty
 import stores
 import tilewise
 from clusters import until
@@ -26,6 +27,7 @@ from tilewise.errors import (
     OutputExistsError,
     ParameterError,
     ResumeError,
+    StoreFullError,
     TileError,
     TilewiseError,
 )
@@ -405,3 +407,16 @@ def test_a_damaged_ledger_is_an_error_that_says_so(tmp_path: Path, name: str) ->
     assert isinstance(caught.value, ResumeError)
     assert caught.value.do
     assert any((tmp_path / "out.zarr").iterdir())
+
+
+def test_a_run_that_finds_no_room_for_its_records_says_so_and_can_be_begun_again(tmp_path: Path) -> None:
+    mine = job(tmp_path, Copy(dim="band"), output=faulty.url(tmp_path / "out.zarr"))
+    (tmp_path / "on").touch()
+    with (
+        faulty.faults(folder=str(tmp_path), room=8),
+        pytest.raises(StoreFullError, match="no space is left for the output and its records"),
+    ):
+        tilewise.run(mine)
+    with faulty.faults():
+        tilewise.run(mine, resume=True)
+    check_complete(tmp_path)

@@ -306,9 +306,11 @@ def test_coordinates_that_no_store_can_hold_are_refused_by_name(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_planning_loads_no_more_than_it_needs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attrs", [{}, {"_FillValue": np.float32("nan")}, {"_FillValue": np.float32(-1)}])
+def test_planning_loads_no_more_than_it_needs(tmp_path: Path, attrs: dict[str, Any]) -> None:
     """Seconds of every plan and every refusal: torch computes tiles, xarray reads other formats and packed numbers."""
-    path = stores.write(tmp_path / "in.zarr", {"x": (DIMS, CUBE)})
+    path = str(tmp_path / "in.zarr")
+    xr.Dataset({"x": (DIMS, CUBE)}).to_zarr(path, encoding={"x": attrs or {"_FillValue": None}}, consolidated=False)
     code = f"""
 import sys, tilewise
 kernel = tilewise.Norm(dim={DIMS[0]!r})

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tilewise.errors import BudgetError, LockedError, MissingStoreError, StoreAccessError
-from tilewise.trouble import Trouble, trouble_of
+from tilewise.errors import BudgetError, LockedError, MissingStoreError, StoreAccessError, StoreFullError
+from tilewise.trouble import Trouble, fullness_told, trouble_of
 
 
 def raised(call: object) -> BaseException:
@@ -89,3 +89,14 @@ def test_what_a_codec_raises_is_damage_only_while_reading() -> None:
 
 def test_a_lock_that_is_lost_is_lost_whatever_is_done() -> None:
     assert trouble_of(LockedError("taken"), "write") is Trouble.LOST
+
+
+def test_a_full_store_is_told_by_name_and_nothing_else_is() -> None:
+    with pytest.raises(StoreFullError, match="no space is left for the ledger"), fullness_told("the ledger"):
+        raise system(errno.ENOSPC)
+    with pytest.raises(OSError, match="error"), fullness_told("the ledger"):
+        raise system(errno.EIO)
+    full = StoreFullError("the bucket is full")
+    with pytest.raises(StoreFullError) as found, fullness_told("the ledger"):
+        raise full
+    assert found.value is full

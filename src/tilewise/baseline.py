@@ -19,9 +19,13 @@ from tilewise.errors import ClusterError
 log = logging.getLogger("tilewise")
 
 _MEASURE = "{imports}from tilewise.baseline import measure_baseline; print(measure_baseline({remote!r}))"
+#: What a kind of worker holds besides what a tile needs.
 _IMPORTS = {
+    "threads": "import tilewise.cli, tilewise.config, tilewise.runs; ",
     "local": "import dask.array, distributed, distributed.nanny, distributed.worker; ",
 }
+#: What this process, where it is the worker itself, holds once xarray has described inputs to it.
+_XARRAY = "import xarray, dask.array; "
 
 
 def baseline(kind: str, remote: Sequence[str] = ()) -> int:
@@ -40,7 +44,12 @@ def baseline(kind: str, remote: Sequence[str] = ()) -> int:
     if key in known:
         return known[key]
     log.info("measuring the memory of an idle %s worker (once for these library versions)", kind)
-    measured = _measure(kind, remote)
+    try:
+        measured = _measure(kind, remote)
+    except ClusterError:
+        if kind != "threads":
+            raise
+        return measure_baseline(remote)  # what opens a URL may be registered in this process alone
     remember(kind, measured, remote)
     return measured
 
@@ -75,7 +84,7 @@ def remember(kind: str, value: int, remote: Sequence[str] = ()) -> None:
 
 
 def _measure(kind: str, remote: Sequence[str]) -> int:
-    code = _MEASURE.format(imports=_IMPORTS.get(kind, ""), remote=tuple(remote))
+    code = _MEASURE.format(imports=_imports(kind), remote=tuple(remote))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ClusterError(
@@ -86,9 +95,16 @@ def _measure(kind: str, remote: Sequence[str]) -> int:
     return int(done.stdout)
 
 
+def _imports(kind: str) -> str:
+    """Statements that load what a worker holds besides what a tile needs."""
+    described = kind == "threads" and "xarray" in sys.modules
+    return _IMPORTS.get(kind, "") + (_XARRAY if described else "")
+
+
 def _key(kind: str, remote: Sequence[str]) -> str:
     facts = [
         kind,
+        _imports(kind),
         sorted(map(places.opener, remote)),
         platform.platform(),
         sys.executable,

@@ -25,6 +25,8 @@ log = logging.getLogger("tilewise")
 LOCK = "lock.json"
 #: The file in which its owner shows that it lives.
 HEARTBEAT = "heartbeat.json"
+#: What the name of a probe, which holds the lock as a run does, begins with.
+PROBE = "probe-"
 #: What files begin with whose maker may replace the claim of the token that follows.
 _MARKER = "lock-"
 #: Seconds without a heartbeat after which an owner elsewhere counts as dead, and from one look at it to the next.

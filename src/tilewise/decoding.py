@@ -230,17 +230,22 @@ def _values_dtype(
     where: str, stored: np.dtype[Any], attrs: Mapping[str, Any], missing: tuple[Any, ...], *, masked: bool
 ) -> np.dtype[Any]:
     """The dtype that xarray gives the values; missing values make integers floating."""
-    import xarray as xr
-
     # A missing value that marks nothing changes nothing.
     used = {key: _number(value) if key in _SCALING else value for key, value in attrs.items() if key not in _MISSING}
     if missing and stored.kind in "iu":
         used["_FillValue"] = stored.type(0)
+    found = _decoded_dtype(where, stored, used) if used else stored
+    if (masked or missing) and found.kind in "iu":  # by a whole number as its scale
+        return np.dtype("float32" if found.itemsize <= 2 else "float64")
+    return found
+
+
+def _decoded_dtype(where: str, stored: np.dtype[Any], used: Mapping[str, Any]) -> np.dtype[Any]:
+    import xarray as xr  # 0.7 s and 50 MB: floats that are not packed do without
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", xr.SerializationWarning)
         one = xr.Variable(("cell",), np.zeros(1, stored), used)
         decoded = xr.conventions.decode_cf_variable(where, one, decode_times=False, decode_timedelta=False)
     found: np.dtype[Any] = decoded.dtype
-    if (masked or missing) and found.kind in "iu":  # by a whole number as its scale
-        return np.dtype("float32" if found.itemsize <= 2 else "float64")
     return found

@@ -14,7 +14,7 @@ from tilewise.failures import Failure, Failures
 from tilewise.folders import Folder
 from tilewise.ledger import Ledger, Totals
 from tilewise.ledger_rows import PHASES, meaning
-from tilewise.locking import HEARTBEAT, Claim, read_claim
+from tilewise.locking import HEARTBEAT, PROBE, Claim, read_claim
 from tilewise.records import TileState
 from tilewise.resuming import last_record
 
@@ -22,6 +22,8 @@ from tilewise.resuming import last_record
 LOST, ELSEWHERE = "lost", "elsewhere"
 #: Of one that has the lock and has written nothing yet, and of one whose file is damaged.
 STARTING, UNKNOWN = "starting", "unknown"
+#: What is said of an output of which a few tiles are tried aside.
+PROBING = "probing"
 #: Stages at which a run is at work.
 _AT_WORK = ("creating", "running")
 
@@ -37,7 +39,8 @@ class Info:
     sidecar
         Where the records are.
     state
-        "starting", "creating" or "running": its process is at work. "elsewhere": a process on another host holds
+        "starting", "creating" or "running": its process is at work. "probing": a probe is, of which the output keeps
+        nothing. "elsewhere": a process on another host holds
         the lock. "lost": it was at work, and its process is dead. "finished", "failed", "stopped": so it ended.
         "unknown": the file that says so is damaged.
     run, runs
@@ -189,6 +192,8 @@ class _Reader:
         """Everything that the records say."""
         record, claim = self._record(output), self._claim()
         names = self._folder.names()
+        if claim is not None and claim.run.startswith(PROBE) and claim.is_alive is False:
+            claim = None  # it was killed, and has left nothing that counts
         if not record and claim is None and "run.json" not in names:
             raise MissingStoreError(
                 f"there are no records of a run on {output}",
@@ -265,12 +270,16 @@ def _state(stage: str, run: str, claim: Claim | None) -> str:
     if alive is None:
         return ELSEWHERE
     if claim is not None and alive:
+        if claim.run.startswith(PROBE):
+            return PROBING
         return stage if claim.run == run else STARTING
     return LOST if stage in _AT_WORK else stage
 
 
 def _todo(info: Info) -> str:
     resume = "`tilewise run JOB.yaml --resume`"
+    if info.state == PROBING:
+        return "wait: it is probed"
     if info.state in (STARTING, *_AT_WORK):
         return "wait: it is at work"
     if info.state == ELSEWHERE:

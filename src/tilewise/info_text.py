@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SHOWN = 10
 _STATES = {
     "starting": "starting: nothing has been written yet",
+    "probing": "a few tiles are probed aside",
     "creating": "creating the output",
     "elsewhere": "held by a process that cannot be seen from here",
     "lost": "lost: its process is dead",

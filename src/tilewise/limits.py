@@ -105,7 +105,8 @@ class Probe:
 
     def eta(self, plan: Plan) -> float:
         """Seconds that the tiles of a plan take: an estimate, since workers that are all at work share the machine."""
-        return max(self.seconds, plan.tiles * self.seconds * self._share(plan))
+        rounds = math.ceil(plan.tiles / min(plan.tiles, plan.in_work))
+        return self.seconds * max(rounds, plan.tiles * self._share(plan))
 
     def limit(self, plan: Plan) -> float:
         """Seconds in which all inputs could be read and decoded once, and all outputs encoded and written once."""

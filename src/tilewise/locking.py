@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewise import places
-from tilewise.claims import HEARTBEAT, LOCK, Claim, Sleep, give_back, is_lock_file, now, read_claim, stake
+from tilewise.claims import HEARTBEAT, LOCK, PROBE, Claim, Sleep, give_back, is_lock_file, now, read_claim, stake
 from tilewise.errors import LockedError, StoreAccessError
 from tilewise.folders import Folder, Stamp
 
-__all__ = ["HEARTBEAT", "LOCK", "Claim", "Lease", "Lock", "Watch", "hold", "is_lock_file", "read_claim"]
+__all__ = ["HEARTBEAT", "LOCK", "PROBE", "Claim", "Lease", "Lock", "Watch", "hold", "is_lock_file", "read_claim"]
 
 log = logging.getLogger("tilewise")
 

@@ -81,7 +81,7 @@ def make_plan(
     if ceiling is not None and needed.peak > ceiling.pause:
         _refuse_ceiling(grid, needed, ceiling)
     if needed.peak > memory_limit:
-        refuse_budget(grid, needed, memory_limit)
+        refuse_budget(grid, needed, memory_limit, read_ahead)
     tiles = math.prod(grid.shape)
     read, wanted = _read_bytes(work, grid)
     written = work.write_bytes

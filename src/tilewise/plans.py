@@ -102,7 +102,7 @@ class Plan:
             The message names the tile, the bytes and the budget that would do.
         """
         if self.memory.peak > self.memory_limit:
-            refuse_budget(self.grid, self.memory, self.memory_limit)
+            refuse_budget(self.grid, self.memory, self.memory_limit, self.read_ahead)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON data."""
@@ -159,11 +159,13 @@ def memory_text(memory: Memory) -> str:
     )
 
 
-def refuse_budget(grid: TileGrid, memory: Memory, limit: int) -> None:
+def refuse_budget(grid: TileGrid, memory: Memory, limit: int, read_ahead: int) -> None:
     """Refuse a plan that does not fit its budget; see `Plan.check_budget`."""
+    less = "read_ahead to less, " if read_ahead else ""
+    enough = megabytes(memory.peak)
     raise BudgetError(
         f"a tile of {tile_text(grid)} does not fit the memory budget",
         got=f"memory_limit {megabytes(limit)}",
         expected=memory_text(memory),
-        do=f"set memory_limit to at least {megabytes(memory.peak)}, or make output.chunks (and output.shards) smaller",
+        do=f"set {less}memory_limit to at least {enough}, or make output.chunks (and output.shards) smaller",
     )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tilewise.errors import StoreFullError
 from tilewise.failures import Failures
 from tilewise.ledger import Ledger
 from tilewise.outcome import Tally
 from tilewise.records import BlockRecord, TileState
 from tilewise.tries import Patience, Tries
-from tilewise.trouble import Trouble, trouble_of
+from tilewise.trouble import Trouble, fullness_told, trouble_of
 
 if TYPE_CHECKING:
     from tilewise.locking import Lock
@@ -86,7 +83,7 @@ class Recorder:
         self._lock.check()
         if not self._dirty:
             return
-        with _fullness_told():
+        with fullness_told("the ledger"):
             self._failures.flush()
             self._ledger.flush()
         self._dirty = False
@@ -97,15 +94,3 @@ class Recorder:
             self.flush()
         except Exception as error:  # noqa: BLE001 - what is not written down is done again
             log.warning("the last tiles are not in the ledger, and will be done again: %s", error)
-
-
-@contextmanager
-def _fullness_told() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, StoreFullError) or trouble_of(error, "write") is not Trouble.FULL:
-            raise
-        raise StoreFullError(
-            "no space is left for the ledger", got=error, do="make room and run again with --resume"
-        ) from error

@@ -174,19 +174,21 @@ def run_text(report: Report) -> str:
     share = report.tiles / plan.tiles
     read, written = int(share * plan.read_bytes), int(share * plan.write_bytes)
     pixels = ", ".join(f"{count:,} {meaning}" for meaning, count in report.statuses.items())
+    peak = f"{format_bytes(report.peak)} of {format_bytes(plan.memory.peak)} predicted, in one process"
+    worked = report.resumed < plan.tiles
     rows = [
         ("output", report.output),
         ("tiles", _tiles_text(report)),
         *([("failed", _failed_text(report.failed))] if report.failed else []),
-        ("read", f"{format_bytes(read)}, {format_rate(read, seconds)}"),
-        ("written", f"{format_bytes(written)}, {format_rate(written, seconds)}"),
-        ("phases", ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())),
+        *([("read", f"{format_bytes(read)}, {format_rate(read, seconds)}")] if worked else []),
+        *([("written", f"{format_bytes(written)}, {format_rate(written, seconds)}")] if worked else []),
+        *([("phases", _phases_text(report))] if worked else []),
         *([("limit", _limit_text(report))] if report.limit else []),
         *([("retries", f"{report.retries:,}")] if report.retries else []),
         *([("shrunk", f"{_count(report.shrunk, 'tile')} in smaller panels, for lack of memory")] * bool(report.shrunk)),
         *([("pixels", pixels)] if pixels else []),
         *([("misfits", _misfits_text(report.misfits))] if report.misfits else []),
-        ("peak", f"{format_bytes(report.peak)} of {format_bytes(plan.memory.peak)} predicted, in one process"),
+        *([("peak", peak)] if worked else []),
         *(("warning", text) for text in report.warnings),
     ]
     return table(rows)
@@ -197,6 +199,10 @@ def _tiles_text(report: Report) -> str:
         return f"all {report.resumed:,} were done before"
     text = f"{report.tiles:,} in {format_seconds(report.seconds)}, after {format_seconds(report.startup)} to start"
     return f"{text}; {report.resumed:,} were done before" if report.resumed else text
+
+
+def _phases_text(report: Report) -> str:
+    return ", ".join(f"{name} {format_seconds(spent)}" for name, spent in report.phases.items())
 
 
 def _limit_text(report: Report) -> str:

@@ -16,6 +16,7 @@ from tilewise.errors import ParameterError
 from tilewise.folders import Folder
 from tilewise.job import Job
 from tilewise.limits import Probe
+from tilewise.locking import PROBE
 from tilewise.memory import Workload
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
@@ -157,7 +158,7 @@ def probe(job: Job, *, client: Any = None) -> tuple[Plan, Probe]:
     check_job(job)
     check_sidecar(job)
     work = workload(job, described(job))
-    name = uuid.uuid4().hex[:12]
+    name = PROBE + uuid.uuid4().hex[:12]
     try:
         with locked(job, name, force=False) as (lease, lock):
             remove_scratch(job)

@@ -38,9 +38,9 @@ def ends_in_code(function: Callable[..., int | None]) -> Callable[..., int]:
             with _signals_unwind():
                 return function(**arguments) or 0
         except _Terminated:
-            return _stopped("SIGTERM", SIGTERM)
+            return _stopped("SIGTERM", SIGTERM, function.__name__)
         except KeyboardInterrupt:
-            return _stopped("SIGINT", SIGINT)
+            return _stopped("SIGINT", SIGINT, function.__name__)
         except TilewiseError as error:
             _say_error(str(error), error if debug else None)
             return error.exit_code
@@ -52,8 +52,9 @@ def ends_in_code(function: Callable[..., int | None]) -> Callable[..., int]:
     return command
 
 
-def _stopped(by: str, code: int) -> int:
-    _say_error(f"stopped by {by}; a run that has begun goes on with --resume", None)
+def _stopped(by: str, code: int, command: str) -> int:
+    more = "; a run that has begun goes on with --resume" if command == "run" else ""
+    _say_error(f"stopped by {by}{more}", None)
     return code
 
 

@@ -33,6 +33,7 @@ from tilewise.stopping import Stop, stoppable
 from tilewise.store import create
 from tilewise.surveys import remote
 from tilewise.task import try_kernel
+from tilewise.trouble import fullness_told
 from tilewise.workers import Workers
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class Stream:
             self._try(program)
             this, probe = self._probed(program)
             program = replace(program, read_ahead=this.plan.read_ahead)
-            record, ledger, warnings = this._begun()
+            with fullness_told("the output and its records"):
+                record, ledger, warnings = this._begun()
             store = self.work.targets[0].array.store
             refuse_unseen("the output", self.workers.everywhere(unseen_output, store, record.runs))
             return this._tiles(program, record, ledger, warnings, probe)

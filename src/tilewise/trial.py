@@ -14,7 +14,7 @@ import numpy as np
 from zarr.core.buffer.cpu import NDBuffer
 
 from tilewise import hosting, places
-from tilewise.errors import TileError
+from tilewise.errors import TileError, TilewiseError
 from tilewise.fields import Tile
 from tilewise.limits import PROBE_SECONDS, Measured
 from tilewise.memory import CONCURRENCY
@@ -37,8 +37,8 @@ def probe(ticket: Ticket, aside: Ticket, numbers: tuple[int, int, int, int]) -> 
 
     Raises
     ------
-    TileError
-        A tile failed.
+    TilewiseError
+        All tiles failed that were to be done one way or the other.
     """
     with hosting.place(ticket.run) if ticket.hosted else nullcontext():
         session = open_session(ticket).aside(pickle.loads(aside.payload))
@@ -66,13 +66,23 @@ def _measure(session: Session, numbers: tuple[int, int, int, int]) -> Measured:
 
 
 def _in_time(do: Callable[[Tile], Found], tiles: Iterable[Tile], end: float) -> Iterator[Found]:
-    """What comes of the first tile, and of those after it that will be through before the end."""
+    """What comes of the first tile that succeeds, and of those after it that will be through before the end."""
+    failed: TilewiseError | None = None
+    succeeded = False
     for tile in tiles:
         begin = time.monotonic()
-        yield do(tile)
+        try:
+            found = do(tile)
+        except TilewiseError as error:
+            failed = error
+            continue
+        succeeded = True
+        yield found
         now = time.monotonic()
         if now + (now - begin) > end:
             return
+    if failed and not succeeded:
+        raise failed
 
 
 def _done(session: Session, tile: Tile) -> TileRecord:

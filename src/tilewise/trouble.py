@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Literal
 
@@ -84,6 +85,25 @@ def trouble_of(error: BaseException, doing: Doing) -> Trouble:
     if any(isinstance(e, StoreAccessError | OSError) for e in behind):
         return Trouble.PASSING
     return Trouble.UNREADABLE if doing == "read" and not isinstance(error, TilewiseError) else Trouble.LASTING
+
+
+@contextmanager
+def fullness_told(what: str) -> Iterator[None]:
+    """Say by name that there is no space left to write something, whatever a library raises.
+
+    Raises
+    ------
+    StoreFullError
+        There is none.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StoreFullError) or trouble_of(error, "write") is not Trouble.FULL:
+            raise
+        raise StoreFullError(
+            f"no space is left for {what}", got=error, do="make room and run again with --resume"
+        ) from error
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
