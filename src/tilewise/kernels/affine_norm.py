@@ -159,7 +159,7 @@ class AffineNorm(Kernel, name="affine_norm"):
         return workspace_bytes(signature, sizes[self.dim], panel)
 
     def panel(self, signature: Signature) -> int:
-        """Three quarters of a mebibyte of values."""
+        """Half a mebibyte of values."""
         return panel_pixels(signature)
 
 

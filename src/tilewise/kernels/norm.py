@@ -77,5 +77,5 @@ class Norm(Kernel, name="norm"):
         return workspace_bytes(signature, sizes[self.dim], panel)
 
     def panel(self, signature: Signature) -> int:
-        """Three quarters of a mebibyte of values."""
+        """Half a mebibyte of values."""
         return panel_pixels(signature)

@@ -12,7 +12,7 @@ from tilewise.kernels.base import Signature
 from tilewise.linalg.blocks import panels_bytes
 
 #: Bytes of one panel: two of them stay in the cache between operations, which then cost far more than their calls.
-_PANEL_BYTES = 768 * 1024
+_PANEL_BYTES = 512 * 1024
 _WORDS = {"inf": math.inf, "-inf": -math.inf}
 
 

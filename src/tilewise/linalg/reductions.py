@@ -97,11 +97,15 @@ def _two(component: Component, count: int, scratch: Scratch, out: torch.Tensor) 
 
 def _all_plain(scratch: Scratch) -> bool:
     """Whether no sum of squares has overflowed or may have underflowed; one that is NaN stays NaN."""
-    low, high = (bound.item() for bound in torch.aminmax(scratch.total))
+    low, high = _bounds(scratch.total)
     if math.isnan(low):
-        others = torch.nan_to_num(scratch.total, nan=1.0, posinf=math.inf, out=scratch.scaled)
-        low, high = (bound.item() for bound in torch.aminmax(others))
+        low, high = _bounds(torch.nan_to_num(scratch.total, nan=1.0, posinf=math.inf, out=scratch.scaled))
     return low >= scratch.least_square and high < math.inf
+
+
+def _bounds(panel: torch.Tensor) -> tuple[float, float]:
+    """Least and largest value, by two passes: `aminmax` takes longer for its one."""
+    return panel.amin().item(), panel.amax().item()
 
 
 def _with_scaled(component: Component, count: int, scratch: Scratch) -> torch.Tensor:
