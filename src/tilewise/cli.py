@@ -16,7 +16,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from tilewise._version import __version__
-from tilewise.shell import INCOMPLETE, SIGINT, SureExit, ends_in_code, leave_at_once, print_result, stdout_for_results
+from tilewise.exits import SureExit, leave_at_once
+from tilewise.shell import INCOMPLETE, SIGINT, ends_in_code, print_result, stdout_for_results
 
 
 def _complete_kernel(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

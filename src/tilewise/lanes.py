@@ -5,6 +5,7 @@ Each process is a pool of its own: one that dies takes its own block with it, an
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 
 from tilewise import hosting, machine
 from tilewise.errors import ClusterError
+from tilewise.exits import SureExit
 from tilewise.workers import WORKER_ENVIRONMENT, Key, deaf_to_sigint, environment, hidden_main
 
 #: Tasks for each slot that are handed out: one in work, and one that follows it while its result is dealt with.
@@ -140,6 +142,7 @@ _WORD: list[ctypes.c_int] = []
 
 def set_up(word: ctypes.c_int, number: int, device: str, run: str) -> None:
     """Begin a worker process, which ends with the one that starts it."""
+    atexit.register(SureExit(code=0))
     machine.die_with_parent()
     parent = multiprocessing.parent_process()
     if parent is None or not parent.is_alive():  # it went before the system was asked to tell

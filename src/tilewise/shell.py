@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from tilewise.errors import TilewiseError
+from tilewise.exits import FAILED, leave_at_once
 from tilewise.stopping import SIGNALS, Stop
 
-FAILED = 1
 #: The output is finished but for tiles that failed, or an audit has found something.
 INCOMPLETE = 3
 SIGINT, SIGTERM = 130, 143
@@ -151,34 +151,3 @@ def print_result(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if not isinstance(error, BrokenPipeError):
             raise
-
-
-class SureExit:
-    """The last of the exit handlers: it ends the process before the interpreter is taken apart.
-
-    An object store client written in Rust calls Python from threads of its own. Before Python 3.14 such a thread is
-    unwound when it asks for an interpreter that is being taken apart, Rust aborts, and exit code 1 becomes 134. When
-    a run fails, its other requests may still be under way. Register it before any library is loaded: handlers run last
-    first, so that those of libraries have run by then.
-    """
-
-    code = 1
-
-    def __call__(self) -> None:
-        """End the process with `code`; results that cannot be written make it a failure."""
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                if stream is not None and not stream.closed:  # None where it was closed before the process began
-                    stream.flush()
-            except OSError:
-                self.code = self.code or FAILED
-        os._exit(self.code)
-
-
-def leave_at_once(signum: int) -> None:
-    """End this process without another word: what is recorded is recorded, and workers end with it."""
-    os._exit(128 + signum)
-
-
-_output = click.argument("output", metavar="OUTPUT", type=click.Path())
-_sidecar = click.option("--sidecar", metavar="PLACE", help="Where its records are; beside the output unless given.")
