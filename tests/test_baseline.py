@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import xarray as xr
 
 from tilewise import baseline as module
-from tilewise.baseline import baseline, remember
+from tilewise.baseline import baseline, measure_baseline, remember
 
 
 def test_a_baseline_is_measured_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +59,27 @@ def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(module, "_measure", lambda kind, remote: 7)
     assert baseline("threads") == 7
+
+
+def test_what_reads_a_file_is_part_of_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a worker loads when it first opens a file is there before its baseline is measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "x.nc"
+    xr.Dataset({"x": ("y", [1.0])}).to_netcdf(path)
+    code = (
+        "import sys; from tilewise.baseline import measure_baseline; from tilewise.foreign import ForeignArray; "
+        f"measure_baseline([{str(path)!r}]); before = set(sys.modules); "
+        f"array = ForeignArray.open({str(path)!r}, 'x'); array.chunks; array[:]; "
+        "print(sorted(name for name in set(sys.modules) - before if name.partition('.')[0] != 'encodings'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_a_file_that_a_worker_cannot_see_is_left_to_its_reader(tmp_path: Path) -> None:
+    assert measure_baseline([str(tmp_path / "gone.nc")]) > 0
+
+
+def test_baselines_of_formats_are_kept_apart() -> None:
+    assert module._key("processes", ("/a.nc",)) == module._key("processes", ("/b.nc",))
+    assert module._key("processes", ("/a.nc",)) != module._key("processes", ("/a.grib",))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewise import cf, hosting, machine, places
+from tilewise import cf, foreign, hosting, machine, places
 from tilewise.errors import ClusterError
 
 log = logging.getLogger("tilewise")
@@ -32,7 +32,7 @@ def baseline(kind: str, remote: Sequence[str] = ()) -> int:
     """Bytes of a worker of that kind with everything imported and one warm-up tile done.
 
     Measured in a fresh process and kept in the user's cache directory, under the versions of every library that
-    counts, the platform, and what opens the URLs in `remote`.
+    counts, the platform, and what opens the URLs and files in `remote`.
 
     Raises
     ------
@@ -57,13 +57,17 @@ def baseline(kind: str, remote: Sequence[str] = ()) -> int:
 def measure_baseline(remote: Sequence[str] = ()) -> int:
     """Bytes of this process with everything imported and one warm-up tile done; its peak starts anew from here.
 
-    Clients of object stores are tens of megabytes: the URLs in `remote` are asked for something first.
+    Clients of object stores and engines of xarray are tens of megabytes: the URLs in `remote` are asked for something
+    first, and its files are opened.
     """
     importlib.import_module("tilewise.tiles")
     from tilewise.preflight import warm_up
 
     warm_up()
-    places.load(remote)
+    places.load(filter(places.is_url, remote))
+    for store in remote:
+        if not places.is_url(store):
+            foreign.load(store)
     value = machine.resident()
     if not hosting.is_host():  # a run that is here already watches its own
         machine.reset_peak()

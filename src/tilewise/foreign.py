@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewise import places
 from tilewise.errors import UnsupportedStoreError
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ def open_group(store: str, group: str = "") -> xr.Dataset:
             got=f"{type(error).__name__}: {error}".splitlines()[0],
             do="install the package of its format (h5netcdf with h5py, or netCDF4, for NetCDF), or convert it to Zarr",
         ) from error
+
+
+def load(store: str) -> None:
+    """Load whatever reading a file takes: xarray, and its engine for that format.
+
+    A file that is not there loads xarray alone; whoever reads it says what is wrong.
+    """
+    import dask.array.core  # noqa: F401 - of which `ForeignArray.chunks` asks something
+    import xarray as xr  # noqa: F401
+
+    if places.exists(store):
+        open_group(store).close()
 
 
 class ForeignArray:

@@ -6,7 +6,6 @@ configuration: a URL that carries any is refused, so that none can reach a file,
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import re
@@ -103,9 +102,11 @@ def protocols(store: str) -> tuple[str, ...]:
 def opener(store: str) -> str:
     """What opens a place, in one word: places with equal words need the same packages.
 
-    >>> opener("obstore+s3://bucket/x.zarr"), opener("s3://bucket/x.zarr")
-    ('obstore+s3', 's3')
+    >>> opener("obstore+s3://bucket/x.zarr"), opener("s3://bucket/x.zarr"), opener("/data/x.nc")
+    ('obstore+s3', 's3', '.nc')
     """
+    if not is_url(store):
+        return Path(store).suffix
     return (OBSTORE if store.startswith(OBSTORE) else "") + "::".join(protocols(store))
 
 
@@ -119,12 +120,9 @@ def needs_more(store: str) -> bool:
 
 
 def load(stores: Iterable[str]) -> None:
-    """Load and connect whatever these places need: by one small request to each, or xarray for a file."""
+    """Load and connect whatever these URLs need, by one small request to each."""
     for store in stores:
-        if is_url(store):
-            holds_any(store, ("zarr.json",))
-        else:
-            importlib.import_module("xarray")
+        holds_any(store, ("zarr.json",))
 
 
 def without_credentials(store: str, key: str) -> str:
