@@ -154,6 +154,14 @@ def test_valid_ranges_are_masked_where_asked(kind: str) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_a_single_number_may_be_missing() -> None:
+    found = decoding("v", "int16", {"_FillValue": 3, "scale_factor": 0.5})
+    assert found is not None
+    out = np.zeros((), found.dtype)
+    found.decode(np.array(3, "int16"), out)
+    assert np.isnan(out)
+
+
 @pytest.mark.parametrize(
     "attrs",
     [{"scale_factor": "a tenth"}, {"add_offset": [1.0, 2.0]}, {"scale_factor": None}, {"scale_factor": {"value": 1}}],

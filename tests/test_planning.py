@@ -15,6 +15,7 @@ import stores
 from faults import Copy
 from tilewise.errors import BudgetError, DimensionError
 from tilewise.kernels.declaration import checked_signature
+from tilewise.machine import ARENAS
 from tilewise.memory import ALLOCATOR_KEEPS, Workload
 from tilewise.outputs import Output, lay_out
 from tilewise.planning import _touches, make_plan
@@ -72,7 +73,7 @@ def test_tiles_grow_with_the_budget_and_never_beyond_it(tmp_path: Path) -> None:
     path = cube(tmp_path / "s", (50, 20000, 20000), (50, 100, 100))
     work = workload(path)
     previous = 0
-    for limit in (200, 250, 300, 400, 600, 900):
+    for limit in (260, 310, 360, 460, 660, 960):
         plan = planned(work, limit * MIB)
         assert plan.memory.peak <= limit * MIB
         assert math.prod(plan.grid.tile_shape) >= previous
@@ -104,11 +105,18 @@ def test_empty_dimensions_are_refused(tmp_path: Path) -> None:
             planned(workload(path))
 
 
+def test_an_allocator_that_nobody_has_set_keeps_something_for_each_tile_in_work(tmp_path: Path) -> None:
+    plan = planned(workload(cube(tmp_path / "s", (4, 1000, 1000), (4, 100, 100))), slots=2, settled=False)
+    assert plan.memory.allocator == 3 * ALLOCATOR_KEEPS
+    assert plan.with_read_ahead(3, 1 << 40).memory.allocator == 9 * ALLOCATOR_KEEPS
+    assert Plan.from_dict(plan.to_dict(), plan.grid.size).memory == plan.memory
+
+
 def test_memory_is_the_sum_of_its_lines(tmp_path: Path) -> None:
     memory = planned(workload(cube(tmp_path / "s", (4, 1000, 1000), (4, 100, 100))), slots=3).memory
     box = 4 * 4 * math.prod(planned(workload(str(tmp_path / "s")), slots=3).grid.tile_shape)
     assert memory.boxes == memory.outputs == box
-    assert memory.peak == 100 * MIB + 3 * (2 * box + memory.transient) + ALLOCATOR_KEEPS
+    assert memory.peak == 100 * MIB + 3 * (2 * box + memory.transient) + ARENAS * ALLOCATOR_KEEPS
 
 
 def test_every_slot_gets_several_tiles_and_a_block_is_a_few(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from s3_server import S3Server
 from tilewise import places
 from tilewise.errors import BudgetError, ParameterError, TileError
 from tilewise.limits import Probe
+from tilewise.memory import ALLOCATOR_KEEPS
 from tilewise.probing import refined
 from tilewise.records import TileState
 from tilewise.surveys import plan
@@ -82,7 +83,7 @@ def test_no_more_tiles_are_computed_at_a_time_than_there_are_slots(tmp_path: Pat
 def test_memory_is_planned_for_every_tile_in_work(tmp_path: Path) -> None:
     none, some = (plan(job_of(tmp_path / str(n), read_ahead=n)) for n in (0, 3))
     assert some.memory.slots == 4 * none.memory.slots
-    assert some.memory.peak - none.memory.peak == 3 * none.slots * none.memory.per_slot
+    assert some.memory.peak - none.memory.peak == 3 * none.slots * (none.memory.per_slot + ALLOCATOR_KEEPS)
     assert plan(job_of(tmp_path / "auto", read_ahead="auto")).memory == none.memory
     with pytest.raises(BudgetError):
         plan(job_of(tmp_path / "much", read_ahead=16, memory_limit=none.memory.peak + none.memory.per_slot))
@@ -90,7 +91,7 @@ def test_memory_is_planned_for_every_tile_in_work(tmp_path: Path) -> None:
 
 def test_read_ahead_takes_what_memory_is_left(tmp_path: Path) -> None:
     found = plan(job_of(tmp_path, read_ahead=0))
-    each = found.slots * found.memory.per_slot
+    each = found.slots * (found.memory.per_slot + ALLOCATOR_KEEPS)
     for wanted, room, given in ((3, 10 * each, 3), (3, 2 * each, 2), (3, each - 1, 0), (0, 10 * each, 0)):
         assert found.with_read_ahead(wanted, found.memory.peak + room).read_ahead == given
 
@@ -105,7 +106,7 @@ def test_what_is_no_count_is_refused(tmp_path: Path, wrong: Any) -> None:
 def test_it_is_chosen_where_stores_are_waited_for(tmp_path: Path, waiting: float, waits: bool, chosen: int) -> None:
     found = plan(job_of(tmp_path, read_ahead="auto"))
     probe = Probe(2, 0.01, 0.01, 0.01, waiting, 20.0, 10.0)
-    plenty = found.memory.peak + 100 * found.slots * found.memory.per_slot
+    plenty = found.memory.peak + 100 * found.slots * (found.memory.per_slot + ALLOCATOR_KEEPS)
     assert refined(found, probe, wait_for_stores=waits, most=plenty).read_ahead == chosen
     assert refined(found, probe, wait_for_stores=waits, most=found.memory.peak).read_ahead == 0
 

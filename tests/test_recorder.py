@@ -20,7 +20,7 @@ from tilewise.records import BlockRecord, TileRecord, TileState
 from tilewise.stopping import Stop
 
 GRID = TileGrid(("y",), (100,), (10,))
-PLAN = Plan(GRID, (10,), 2, 64, Memory(1, 0, 1, 0, 0, 0, 0), 2, 1, 1, 1000, 1000, 1000)
+PLAN = Plan(GRID, (10,), 2, 64, Memory(1, 0, 1, 0, 0, 0), 2, 1, 1, 1000, 1000, 1000)
 BLOCK = BlockRecord(
     (
         TileRecord(0, seconds=(1.0, 2.0, 3.0), statuses={0: 7, 2: 3}, attempts=3),

@@ -216,6 +216,15 @@ def test_tiles_that_are_done_can_be_done_once_more(tmp_path: Path) -> None:
     check_complete(tmp_path)
 
 
+def test_a_refused_run_leaves_what_was_to_be_done_again_as_it_was(tmp_path: Path) -> None:
+    mend(tmp_path)
+    this = job(tmp_path)
+    tilewise.run(this)
+    with pytest.raises(BudgetError):
+        tilewise.run(replace(this, memory_limit="64 MiB"), resume=True, redo=[4, 17])
+    assert Ledger.open(this.sidecar_folder).totals().states[TileState.DONE] == TILES
+
+
 def test_a_run_that_was_killed_while_it_made_the_output_begins_anew(tmp_path: Path) -> None:
     this = job(tmp_path)
     fail(this)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import xarray as xr
 import stores
 import tilewise
 from faults import Copy, FailsAt, LacksTileDimension, LeavesCells, NoOutputs, UndeclaredOutput, WrongShape
+from tilewise import machine
 from tilewise.errors import (
     BudgetError,
     CoordinateError,
@@ -64,6 +66,17 @@ def test_a_job_streams_from_store_to_store(tmp_path: Path, kind: str, shards: di
     sidecar = tmp_path / "out.zarr.tilewise"
     assert sorted(p.name for p in sidecar.iterdir()) == stores.RECORDS
     assert json.loads((sidecar / "report.json").read_text())["tiles"] == 4
+
+
+def test_the_peak_of_threads_is_that_of_the_run(tmp_path: Path) -> None:
+    # A map of its own: what an allocator is given back may stay in the process.
+    with mmap.mmap(-1, 512 << 20) as block:
+        np.frombuffer(block, dtype="uint8").fill(1)
+    before = machine.peak()
+    peak = tilewise.run(job(tmp_path)).peak
+    if not machine.reset_peak():
+        pytest.skip("this platform cannot reset the peak of a process")
+    assert peak < before
 
 
 def test_many_windows_are_done_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ class Decoding:
 
     def decode(self, stored: Array, out: Array) -> None:
         """Fill `out` with the values of an array of stored numbers of the same shape."""
+        stored, out = np.atleast_1d(stored, out)  # views: a single number is a panel too
         for box in boxes(stored.shape, PANEL):
             out[box] = self._panel(stored[box])
 

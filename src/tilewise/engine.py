@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OnBlock = Callable[[BlockRecord], None]
 #: Blocks in one window: a bounded graph.
 WINDOW = 256
-#: Tiles in a row whose worker dies although they are alone, after which it is no tile's fault.
+#: Tiles in a row whose worker dies although they are alone, beyond which it is no tile's fault.
 MOST_DEATHS = 5
 _FAILED = (TileState.FAILED, TileState.QUARANTINED)
 
@@ -112,18 +112,16 @@ class _Run:
     def _try_singly(self, suspects: Iterable[Ranges]) -> None:
         """Do each tile of some blocks alone: one with which a worker dies once more is guilty, and no other."""
         for number in (n for block in suspects for a, b in block for n in range(a, b)):
-            while self._may_go_on() and self._stream(iter([((number, number + 1),)])):
-                if self._is_guilty(number):
-                    break
+            if self._may_go_on() and self._stream(iter([((number, number + 1),)])):
+                self._quarantine(number)
 
-    def _is_guilty(self, number: int) -> bool:
+    def _quarantine(self, number: int) -> None:
         self._deaths += 1
         if self._deaths > MOST_DEATHS:
             raise self._died.reason
         error = f"{self._died.reason.what}; got: {self._died.reason.got}"
         record = TileRecord(number, TileState.QUARANTINED, attempts=2, error=f"ClusterError: {error}")
         self._received(("", 0), BlockRecord((record,), "", 0))
-        return True
 
 
 def _raise(program: Program, record: TileRecord) -> None:

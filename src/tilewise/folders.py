@@ -96,7 +96,7 @@ class Folder:
         """
         if self.path is not None:
             try:
-                return (self.path / name).read_text()
+                return (self.path / name).read_text(encoding="utf-8")
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
             except PermissionError as error:
@@ -252,7 +252,7 @@ def _finish(file: Path, text: str, finish: Callable[[Path], object]) -> None:
         part = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("x") as opened:
+            with part.open("x", encoding="utf-8") as opened:
                 opened.write(text)
                 opened.flush()
                 os.fsync(opened.fileno())  # else a power cut may leave the new name with nothing behind it
@@ -280,7 +280,7 @@ def _create(file: Path, text: str) -> bool:
 def _create_in_place(path: Path, text: str) -> bool:
     """As `_create` where there are no links: a reader may see the file before it is whole."""
     try:
-        with path.open("x") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         return False

@@ -112,10 +112,10 @@ def end(run: str) -> None:
             _RESTORED.close()
 
 
-def is_host() -> bool:
-    """Whether any run has, or may have, tiles in work in this process."""
+def is_host(*, but: str = "") -> bool:
+    """Whether any run, but for one, has, or may have, tiles in work in this process."""
     with _CHANGED:
-        return any(guest.slots or guest.working for guest in _GUESTS.values())
+        return any(guest.slots or guest.working for run, guest in _GUESTS.items() if run != but)
 
 
 def is_over(run: str) -> bool:

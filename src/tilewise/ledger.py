@@ -152,16 +152,26 @@ class Ledger:
             There is no tile of such a number; nothing has changed.
         """
         numbers = tuple(numbers)
-        for number in numbers:
-            if not 0 <= number < len(self.grid):
-                raise ParameterError(
-                    "there is no tile of that number", got=number, expected=f"0 to {len(self.grid) - 1}", do="mend redo"
-                )
+        self.check_numbers(numbers)
         with self._lock:
             for number in numbers:
                 row, at = self._rows.find(number)
                 self._row(row).clear(at)
             self.flush()
+
+    def check_numbers(self, numbers: Iterable[int]) -> None:
+        """Refuse the number of a tile that there is not.
+
+        Raises
+        ------
+        ParameterError
+            It is one.
+        """
+        for number in numbers:
+            if not 0 <= number < len(self.grid):
+                raise ParameterError(
+                    "there is no tile of that number", got=number, expected=f"0 to {len(self.grid) - 1}", do="mend redo"
+                )
 
     def blocks(self, size: int) -> Iterator[Ranges]:
         """Tiles that are not done, in order, `size` at a time; each row is looked at when its turn comes."""

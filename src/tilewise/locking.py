@@ -122,7 +122,7 @@ class Lock:
                 self._pulse()
             except LockedError as error:
                 log.warning("%s", error)
-            except OSError as error:  # the store may be back at the next beat
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, it may be back at the next beat
                 log.warning("no heartbeat could be written to %s: %s", self.folder, error)
 
     def _pulse(self) -> None:

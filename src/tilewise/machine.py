@@ -14,6 +14,8 @@ from tilewise.errors import ParameterError
 #: Freed memory beyond this goes back to the system; below it is kept, so that a tile does not fault its pages in
 #: again. 64 MiB holds the temporaries of a tile's chunks.
 TRIM_THRESHOLD = 64 << 20
+#: Arenas of the allocator of a worker process: its first, and one for the threads in which zarr decodes and encodes.
+ARENAS = 2
 #: Largest value that glibc accepts: allocations below it are taken from the heap and reused, those above are mapped.
 MMAP_THRESHOLD = 32 << 20
 _PR_SET_PDEATHSIG = 1
@@ -145,6 +147,6 @@ def set_allocator() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    settings = ((_M_MMAP_THRESHOLD, MMAP_THRESHOLD), (_M_TRIM_THRESHOLD, TRIM_THRESHOLD), (_M_ARENA_MAX, 2))
+    settings = ((_M_MMAP_THRESHOLD, MMAP_THRESHOLD), (_M_TRIM_THRESHOLD, TRIM_THRESHOLD), (_M_ARENA_MAX, ARENAS))
     accepted = [mallopt(parameter, value) for parameter, value in settings]
     return all(accepted)

@@ -11,7 +11,7 @@ from tilewise.decoding import PANEL_BYTES
 from tilewise.fields import itemsize
 from tilewise.foreign import CACHE_BYTES
 from tilewise.kernels.base import Kernel, Signature
-from tilewise.machine import TRIM_THRESHOLD
+from tilewise.machine import ARENAS, TRIM_THRESHOLD
 from tilewise.outputs import Target
 from tilewise.packing import PANEL_BYTES as PACKING_BYTES
 from tilewise.sources import Source
@@ -42,8 +42,8 @@ class Memory:
         The largest of decoding an input, the kernel's workspace, and encoding an output, of one slot.
     slots
         Tiles in work at a time within the process.
-    allocator
-        What the allocator keeps of freed memory.
+    settled
+        Whether the allocator has been given a number of arenas; else every tile in work may fill one.
     """
 
     baseline: int
@@ -52,7 +52,12 @@ class Memory:
     outputs: int
     transient: int
     slots: int
-    allocator: int = ALLOCATOR_KEEPS
+    settled: bool = True
+
+    @property
+    def allocator(self) -> int:
+        """What the allocator may keep of freed memory."""
+        return (ARENAS if self.settled else 1 + self.slots) * ALLOCATOR_KEEPS
 
     @property
     def per_slot(self) -> int:
@@ -112,8 +117,8 @@ class Workload:
             shape.append(min(math.lcm(unit, chunk), size))
         return tuple(shape)
 
-    def memory(self, tile: Sequence[int], *, baseline: int, slots: int, panel: int, arenas: int = 1) -> Memory:
-        """Predicted bytes of a worker process for tiles of this shape, whose allocator fills so many arenas."""
+    def memory(self, tile: Sequence[int], *, baseline: int, slots: int, panel: int, settled: bool = True) -> Memory:
+        """Predicted bytes of a worker process for tiles of this shape."""
         signature = self.signature
         sizes = {**signature.sizes, **dict(zip(signature.tile_dims, tile, strict=True))}
         boxes = {n: _box_nbytes(signature.fields[n].dims, sizes, signature.reads[n]) for n in signature.streamed}
@@ -131,7 +136,7 @@ class Workload:
                 max(_encode_nbytes(t) for t in self.targets),
             ),
             slots=slots,
-            allocator=arenas * ALLOCATOR_KEEPS,
+            settled=settled,
         )
 
 

@@ -145,7 +145,8 @@ class Tally:
 
     def add(self, record: BlockRecord) -> None:
         """Take in one block, and tell whoever watches."""
-        self._peaks[record.process] = max(record.peak, self._peaks.get(record.process, 0))
+        if record.process:  # else its process has died
+            self._peaks[record.process] = max(record.peak, self._peaks.get(record.process, 0))
         spent = sum(sum(tile.seconds) for tile in record.tiles)
         self._scheduler += record.idle + max(0.0, record.seconds - spent)
         for tile in record.tiles:

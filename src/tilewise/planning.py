@@ -35,7 +35,7 @@ def make_plan(
     processes: int,
     slots: int,
     read_ahead: int = 0,
-    arenas: int = 1,
+    settled: bool = True,
     tile: Mapping[str, int] | None = None,
     kept: Kept | None = None,
     ceiling: Ceiling | None = None,
@@ -52,8 +52,8 @@ def make_plan(
         Worker processes, and tiles in work at a time within each.
     read_ahead
         Tiles beyond each of these that are read or written meanwhile.
-    arenas
-        Of the allocator of a worker process: one where the worker set-up sees to that, else one a thread at work.
+    settled
+        Whether the allocator of a worker process has been given a number of arenas.
     tile
         Cells by tile dimension; dimensions left out are negotiated.
     kept
@@ -72,7 +72,7 @@ def make_plan(
     panel = kept.panel if kept else work.kernel.panel(work.signature)
 
     def memory(shape: Sequence[int]) -> Memory:
-        return work.memory(shape, baseline=baseline, slots=slots * (1 + read_ahead), panel=panel, arenas=arenas)
+        return work.memory(shape, baseline=baseline, slots=slots * (1 + read_ahead), panel=panel, settled=settled)
 
     fixed = _fixed_tile(work, (kept.tile if kept else tile) or {})
     shape = _negotiate(work, fixed, memory, memory_limit, processes * slots)

@@ -120,7 +120,7 @@ class Plan:
             "slots": self.slots,
             "read_ahead": self.read_ahead,
             "memory_limit": self.memory_limit,
-            "memory": {**asdict(self.memory), "peak": self.memory.peak},
+            "memory": {**asdict(self.memory), "allocator": self.memory.allocator, "peak": self.memory.peak},
             "read_bytes": self.read_bytes,
             "needed_bytes": self.needed_bytes,
             "read_amplification": self.read_amplification,
@@ -136,7 +136,7 @@ class Plan:
         KeyError, TypeError, ValueError
             It is not one.
         """
-        memory = {name: value for name, value in found["memory"].items() if name != "peak"}
+        memory = {name: value for name, value in found["memory"].items() if name not in ("allocator", "peak")}
         grid = TileGrid(tuple(found["tile_dims"]), tuple(size), tuple(found["tile"].values()))
         plain = ("block", "panel", "memory_limit", "processes", "slots", "read_bytes", "needed_bytes", "write_bytes")
         unit = tuple(found["unit"].values())

@@ -29,8 +29,9 @@ def describe(job: Job, *, client: Any = None, probe: bool = False) -> dict[str, 
         dimension), `tiles`, `block` (tiles a task), `blocks`, `panel` (pixels), `processes`, `slots` (tiles in
         work at a time in each), `read_ahead` (tiles beyond each of these that are read or written meanwhile),
         `memory_limit`, `memory` (bytes of one process: `baseline`, `shared`, and for each of `slots` `boxes`,
-        `outputs`, `transient`; `allocator`; `peak`), `read_bytes` (decoded), `needed_bytes` (of the inputs),
-        `read_amplification`, `write_bytes`. Keys are only ever added.
+        `outputs`, `transient`; `allocator`, which is of two arenas where `settled`, else of one for each slot and
+        one more; `peak`), `read_bytes` (decoded), `needed_bytes` (of the inputs), `read_amplification`, `write_bytes`.
+        Keys are only ever added.
         With `probe` also `probe`: `tiles`; seconds of one tile, `read`, `compute`, `write`; `waiting`, their share;
         `bound`, what takes most; `decode` and `encode` (seconds of one slot for all); `eta` and `limit` (seconds).
 

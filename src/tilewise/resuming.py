@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewise.errors import ResumeError
@@ -37,6 +37,8 @@ class Earlier:
         Why tiles of it have failed.
     kept
         Tile and panel, on which bits depend.
+    redo
+        Tiles to be done again, which become pending once nothing refuses the run any more.
     """
 
     record: RunRecord
@@ -44,11 +46,19 @@ class Earlier:
     totals: Totals
     failures: Failures
     kept: Kept
+    redo: tuple[int, ...] = ()
+
+    def begin(self) -> Earlier:
+        """Make pending what is to be done again."""
+        if not self.redo:
+            return self
+        self.ledger.reset(self.redo)
+        return replace(self, totals=self.ledger.totals(), redo=())
 
     @property
     def is_complete(self) -> bool:
-        """Whether every tile is done."""
-        return self.totals.states.get(TileState.DONE, 0) == len(self.ledger.grid)
+        """Whether every tile is done, and stays so."""
+        return not self.redo and self.totals.states.get(TileState.DONE, 0) == len(self.ledger.grid)
 
 
 def last_record(sidecar: Folder, output: str) -> RunRecord | None:
@@ -70,12 +80,14 @@ def last_record(sidecar: Folder, output: str) -> RunRecord | None:
 
 
 def earlier_runs(job: Job, work: Workload, redo: Iterable[int], lock: Lock) -> Earlier | None:
-    """The runs before; None where they have written nothing yet. Tiles of `redo` become pending.
+    """The runs before; None where they have written nothing yet.
 
     Raises
     ------
     ResumeError
         The job differs from theirs, or their records are damaged.
+    ParameterError
+        There is no tile of a number in `redo`.
     """
     sidecar = job.sidecar_folder
     record = last_record(sidecar, job.output.store)
@@ -87,9 +99,8 @@ def earlier_runs(job: Job, work: Workload, redo: Iterable[int], lock: Lock) -> E
     _check_tile(job, kept)
     failures = Failures.load(sidecar, ledger.grid)
     numbers = tuple(redo)
-    if numbers:
-        ledger.reset(numbers)
-    return Earlier(record, ledger, ledger.totals(), failures, kept)
+    ledger.check_numbers(numbers)
+    return Earlier(record, ledger, ledger.totals(), failures, kept, numbers)
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

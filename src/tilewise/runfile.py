@@ -16,7 +16,7 @@ log = logging.getLogger("tilewise")
 #: The file of a sidecar that says how far a run has come.
 RUN_FILE = "run.json"
 #: creating: the output may be half there. running: tiles are written, unless the process was killed. The others are
-#: the ends of a run: every tile done; an error, or tiles that failed; a signal.
+#: the ends of a run: every tile done, or skipped as failed; an error; a signal.
 Stage = Literal["creating", "running", "finished", "failed", "stopped"]
 
 

@@ -185,7 +185,7 @@ def _opened(this: Run, client: Any) -> Iterator[Stream]:
         read = _readable(this)
         first = plan_of(job, read, site.layout, known_baseline(job, site.layout), kept)
         with site.open(this.name) as workers:
-            plan = _replanned(job, read, site.layout, first, workers, this.earlier)
+            plan = _replanned(this, read, site.layout, first, workers)
             yield Stream(this, read, plan, site, workers)
 
 
@@ -205,16 +205,14 @@ def _written(name: str, source: Any, scratch: Folder) -> Source:
     return find(name, source)
 
 
-def _replanned(
-    job: Job, work: Workload, layout: Layout, first: Plan, workers: Workers, earlier: Earlier | None
-) -> Plan:
+def _replanned(this: Run, work: Workload, layout: Layout, first: Plan, workers: Workers) -> Plan:
     """The plan on the baseline of workers that have just been started; others have been measured already."""
     if layout.baseline is not None:
         return first
-    urls = remote(job)
-    measured: int = workers.call(measure_baseline, urls)
+    urls = remote(this.job)
+    measured: int = workers.call(measure_baseline, urls, this.name)
     if layout.kind != "threads":  # this process may hold anything else
         remember(layout.kind, measured, urls)
     if measured > first.memory.baseline:
-        return plan_of(job, work, layout, measured, earlier.kept if earlier else None)
+        return plan_of(this.job, work, layout, measured, this.earlier.kept if this.earlier else None)
     return first.with_baseline(measured)

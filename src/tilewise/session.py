@@ -60,7 +60,11 @@ class Session:
         self._outputs: dict[str, Any] = {}
         self._slot = threading.local()
         self._all_buffers: weakref.WeakSet[_Buffers] = weakref.WeakSet()
-        self.state = self._prepare()
+        try:
+            self.state = self._prepare()
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self) -> dict[str, list[Any]]:
         return {name: [ref.open() for ref in source.arrays] for name, source in self.program.sources.items()}

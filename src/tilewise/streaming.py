@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewise import cf, places
 from tilewise.clients import Site
-from tilewise.errors import ClusterError, LockedError, StoppedError, TilewiseError
+from tilewise.errors import ClusterError, LockedError, StoppedError
 from tilewise.failures import FAILURES, Failures
 from tilewise.fingerprint import environment, environment_changes, fingerprint
 from tilewise.folders import Folder
@@ -78,6 +78,7 @@ class Stream:
             this, probe = self._probed(program)
             program = replace(program, read_ahead=this.plan.read_ahead)
             with fullness_told("the output and its records"):
+                this = this._redone()
                 record, ledger, warnings = this._begun()
             store = self.work.targets[0].array.store
             refuse_unseen("the output", self.workers.everywhere(unseen_output, store, record.runs))
@@ -133,7 +134,7 @@ class Stream:
             return self, None
         try:
             probe = self._probe(program)
-        except (TilewiseError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - what is wrong with the tiles, the run itself will say
             log.warning("the run goes on without a probe of its tiles: %s", error)
             return self, None
         return replace(self, plan=self._refined(probe)), probe
@@ -147,6 +148,11 @@ class Stream:
     def _probe(self, program: Program) -> Probe:
         scratch = scratch_of(self.run.job, self.run.name)
         return probed(program, self.work, self.plan, self.run.job.output, scratch, self.workers)
+
+    def _redone(self) -> Stream:
+        """The same once the tiles that are to be done again are pending."""
+        earlier = self.run.earlier
+        return replace(self, run=replace(self.run, earlier=earlier.begin())) if earlier else self
 
     def _begun(self) -> tuple[RunRecord, Ledger, tuple[str, ...]]:
         """The records of the run, with the template of the output unless an earlier run has made it."""

@@ -117,7 +117,7 @@ def plan_of(job: Job, work: Workload, layout: Layout, base: int, kept: Kept | No
         processes=layout.processes,
         slots=layout.slots,
         read_ahead=0 if isinstance(job.read_ahead, str) else job.read_ahead,
-        arenas=1 + layout.slots if layout.kind == "threads" else 1,
+        settled=layout.kind in ("processes", "local"),
         tile=tile,
         kept=kept,
         ceiling=layout.ceiling,
