@@ -57,6 +57,14 @@ def settings() -> dict[str, Any]:
     }
 
 
+def lives_with_its_parent() -> None:
+    """In a process of its own: says which one it is, and waits without the help of the system."""
+    from tilewise.lanes import end_with_parent
+
+    print(os.getpid(), flush=True)
+    end_with_parent()
+
+
 def torch_threads() -> int:
     """As a task of somebody else finds them, in a thread that has done tiles before."""
     import torch

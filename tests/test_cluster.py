@@ -16,6 +16,7 @@ from tilewise.errors import ParameterError
         ({"workers": 0}, "cluster.workers is not a count"),
         ({"workers": True}, "cluster.workers is not a count"),
         ({"threads": -2}, "cluster.threads is not a count"),
+        ({"workers": 10**30}, "cluster.workers is not a count.* 1 to 1000000"),
         ({"kind": "processes", "threads": 2}, "one tile at a time"),
         ({"kind": "address"}, "cluster.kind address needs cluster.address"),
         ({"kind": "scheduler-file"}, "cluster.kind scheduler-file needs cluster.scheduler_file"),

@@ -368,6 +368,16 @@ def test_what_had_no_time_to_be_recorded_is_recorded_later(tmp_path: Path) -> No
     assert this.sidecar_folder.read_text("report.json")
 
 
+def test_no_report_speaks_for_a_run_that_fails(tmp_path: Path) -> None:
+    mend(tmp_path)
+    this = job(tmp_path)
+    tilewise.run(this)
+    (tmp_path / "mended").unlink()
+    with pytest.raises(TileError):
+        tilewise.run(this, resume=True, redo=range(TILES))
+    assert "report.json" not in this.sidecar_folder.names()
+
+
 @pytest.mark.parametrize("number", [-1, TILES])
 def test_tiles_that_there_are_not_cannot_be_redone(tmp_path: Path, number: int) -> None:
     this = job(tmp_path, Copy(dim="band"))

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from tasks import facts, refuse, square
+from tasks import facts, lives_with_its_parent, refuse, square
 from tilewise.clients import open_workers
 from tilewise.cluster import Layout
 from tilewise.errors import ParameterError
 from tilewise.memory import CONCURRENCY
-from tilewise.workers import Window, hidden_main
+from tilewise.workers import Window, environment, hidden_main
 
 LAYOUTS = {
     "threads": Layout("threads", 1, 2, "cpu"),
@@ -91,3 +95,26 @@ def test_the_users_script_is_hidden_and_comes_back() -> None:
         assert not hasattr(main, "__file__")
         assert main.__spec__ is None
     assert dict(vars(main)) == before
+
+
+def test_the_last_of_several_restores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWISE_TEST_A", "as it was")
+    monkeypatch.delenv("TILEWISE_TEST_B", raising=False)
+    first = environment({"TILEWISE_TEST_A": "1"}, also=["TILEWISE_TEST_B"])
+    second = environment({"TILEWISE_TEST_A": "2", "TILEWISE_TEST_B": "2"})
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        assert (os.environ["TILEWISE_TEST_A"], os.environ["TILEWISE_TEST_B"]) == ("2", "2")
+    assert os.environ["TILEWISE_TEST_A"] == "as it was"
+    assert "TILEWISE_TEST_B" not in os.environ
+
+
+def test_a_worker_process_ends_when_the_one_that_started_it_is_killed() -> None:
+    code = "import multiprocessing, tasks; multiprocessing.get_context('spawn').Process(target=tasks.{}).start()"
+    command = [sys.executable, "-c", code.format(lives_with_its_parent.__name__)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.send_signal(signal.SIGKILL)
+        assert not psutil.wait_procs([worker], timeout=60)[1]

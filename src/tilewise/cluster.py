@@ -12,6 +12,8 @@ from tilewise.errors import ParameterError
 Kind = Literal["auto", "threads", "processes", "local", "address", "scheduler-file"]
 KINDS: tuple[Kind, ...] = ("auto", "threads", "processes", "local", "address", "scheduler-file")
 #: Kinds whose workers somebody else has started.
+#: Workers, and threads of one, beyond which a number is a slip.
+MOST = 1_000_000
 REMOTE: tuple[Kind, ...] = ("address", "scheduler-file")
 Device = Literal["auto", "cpu", "cuda"]
 #: How long to wait for a scheduler and its workers unless the job says.
@@ -61,9 +63,12 @@ class Cluster:
             )
         for name in ("workers", "threads", "wait_for"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST):
                 raise ParameterError(
-                    f"cluster.{name} is not a count", got=repr(value), expected="at least 1", do=f"mend cluster.{name}"
+                    f"cluster.{name} is not a count",
+                    got=repr(value),
+                    expected=f"1 to {MOST}",
+                    do=f"mend cluster.{name}",
                 )
         if self.kind == "processes" and self.threads not in (None, 1):
             raise ParameterError(

@@ -27,8 +27,8 @@ CACHE_BYTES = 64 << 20
 _REFUSED = (OSError, EOFError, ValueError, TypeError, LookupError, ImportError, RuntimeError, AttributeError)
 
 
-def open_group(store: str, group: str = "") -> xr.Dataset:
-    """The variables of a file, or of a group in it, undecoded and unread.
+def open_group(store: str, group: str = "", *, key: str = "") -> xr.Dataset:
+    """The variables of a file, or of a group in it, undecoded and unread; `key` is what names the file in a job.
 
     Raises
     ------
@@ -43,7 +43,8 @@ def open_group(store: str, group: str = "") -> xr.Dataset:
         raise UnsupportedStoreError(
             f"{store} is no Zarr store, and xarray cannot open {f'group {group!r} of it' if group else 'it'} either",
             got=f"{type(error).__name__}: {error}".splitlines()[0],
-            do="install the package of its format (h5netcdf with h5py, or netCDF4, for NetCDF), or convert it to Zarr",
+            do=f"check that {key or 'the file'} is whole, install the package of its format (h5netcdf with h5py, or "
+            "netCDF4, for NetCDF), or convert it to Zarr",
         ) from error
 
 

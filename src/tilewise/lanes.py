@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 from tilewise import hosting, machine
 from tilewise.errors import ClusterError
 from tilewise.exits import SureExit
-from tilewise.workers import WORKER_ENVIRONMENT, Key, deaf_to_sigint, environment, hidden_main
+from tilewise.workers import WIND_DOWN, WORKER_ENVIRONMENT, Key, deaf_to_sigint, environment, hidden_main
 
 #: Tasks for each slot that are handed out: one in work, and one that follows it while its result is dealt with.
 AHEAD = 2
@@ -144,14 +145,30 @@ def set_up(word: ctypes.c_int, number: int, device: str, run: str) -> None:
     """Begin a worker process, which ends with the one that starts it."""
     atexit.register(SureExit(code=0))
     machine.die_with_parent()
-    parent = multiprocessing.parent_process()
-    if parent is None or not parent.is_alive():  # it went before the system was asked to tell
-        os._exit(1)
+    threading.Thread(target=end_with_parent, name="tilewise-parent", daemon=True).start()
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGTERM, _outlast)
     _WORD.append(word)
     hosting.settle()
     _load()
     number = number % _cuda_count() if device == "cuda" else 0
     hosting.arrive(run, slots=1, number=number, over=partial(is_over, word))
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it has ended, on systems that do not see to it, or did too late."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _outlast(signum: int, frame: object) -> None:
+    """Give the process that runs the job time to end this one, whose tile would be lost.
+
+    Batch systems send SIGTERM to all processes at once; that one hears it too, and waits for what is in work.
+    """
+    signal.alarm(int(2 * WIND_DOWN))
 
 
 def _load() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilewise.errors import ParameterError
@@ -77,22 +78,43 @@ def _system_available() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cgroup_available() -> int:
-    for limit_file, usage_file in _CGROUP_FILES:
-        if limit_file.exists() and usage_file.exists():
-            text = limit_file.read_text().strip()
-            if text.isdigit():
-                return max(0, int(text) - int(usage_file.read_text()))
-    return sys.maxsize
-
-
+#: Where the kernel says which cgroups this process is in, and where they are.
+_MEMBERSHIP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+#: Of a cgroup, in versions 2 and 1: its limit, its usage, and among its statistics cached files that can be dropped.
 _CGROUP_FILES = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+
+
+def _cgroup_available() -> int:
+    """What the cgroup of this process has left, or one that it is in, whichever is less."""
+    return min((_left(folder) for folder in _memory_cgroups()), default=sys.maxsize)
+
+
+def _memory_cgroups() -> Iterator[Path]:
+    """The cgroups that this process is in, from the inside out; those that a container does not see are left out."""
+    lines = _MEMBERSHIP.read_text().splitlines() if _MEMBERSHIP.exists() else ["0::/"]
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = _CGROUPS / "memory" if controllers else _CGROUPS
+        inner = root / path.lstrip("/")
+        yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(root) and folder.is_dir())
+
+
+def _left(cgroup: Path) -> int:
+    for limit, usage, reclaimable in _CGROUP_FILES:
+        try:
+            most = (cgroup / limit).read_text().strip()
+            if not most.isdigit():  # "max"
+                return sys.maxsize
+            statistics = (line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+            cached = {key: int(value) for key, value in statistics}.get(reclaimable, 0)
+            return max(0, int(most) - int((cgroup / usage).read_text()) + cached)
+        except FileNotFoundError:  # of the other version, or the outermost one, which has no limit
+            continue
+    return sys.maxsize
 
 
 def resident() -> int:

@@ -97,7 +97,7 @@ def open_members(name: str, store: str, wanted: Sequence[str] = ()) -> Variable 
             do=f"check inputs.{name}.store",
         )
     if places.is_file(store) and not places.is_zip(store):
-        return _ForeignMembers(store, foreign.open_group(store))
+        return _ForeignMembers(store, foreign.open_group(store, key=f"inputs.{name}.store"))
     try:
         node = _open(store)
     except (FileNotFoundError, zarr.errors.NodeNotFoundError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
 
@@ -16,7 +17,16 @@ class Closes(Protocol):
 
 T = TypeVar("T", bound=Closes)
 
-_OPEN: dict[str, Closes] = {}
+
+@dataclass
+class _Kept:
+    """What is kept for one run; opening it may take seconds, for which no other run is to wait."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: Closes | None = None
+
+
+_OPEN: dict[str, _Kept] = {}
 _LOCK = threading.Lock()
 
 
@@ -31,14 +41,19 @@ def opened(run: str, make: Callable[[], T]) -> T:
     (None, True)
     """
     with _LOCK:
-        if run not in _OPEN:
-            _OPEN[run] = make()
-        return cast(T, _OPEN[run])
+        kept = _OPEN.setdefault(run, _Kept())
+    with kept.lock:
+        if kept.value is None:
+            kept.value = make()
+        return cast(T, kept.value)
 
 
 def forget(run: str) -> None:
     """Close what this process keeps open for a run."""
     with _LOCK:
         kept = _OPEN.pop(run, None)
-    if kept is not None:
-        kept.close()
+    if kept is None:
+        return
+    with kept.lock:
+        if kept.value is not None:
+            kept.value.close()

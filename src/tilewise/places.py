@@ -126,18 +126,22 @@ def load(stores: Iterable[str]) -> None:
 
 
 def without_credentials(store: str, key: str) -> str:
-    """The place, which must carry no secret; `key` is what names it in a job.
+    """The place, which must have a name that can be, and carry no secret; `key` is what names it in a job.
 
     Raises
     ------
     UnsupportedStoreError
-        The URL holds a user with a password, or a query, which may be a signature. The message does not show it.
-        Or parts of it have more than one meaning.
+        It is empty, or holds the character NUL. Or it is a URL with a password, or with a query, which may be a
+        signature: the message does not show it. Or parts of it have more than one meaning.
 
     >>> without_credentials("s3://me:secret@bucket/x", "inputs.x.store")
     Traceback (most recent call last):
     tilewise.errors.UnsupportedStoreError: inputs.x.store is a URL with credentials or a query; got: s3://***; ...
     """
+    if not store or "\0" in store:
+        raise UnsupportedStoreError(
+            f"{key} is no name of a place", got=repr(store), expected="a path or URL", do=f"mend {key}"
+        )
     for link in store.removeprefix(OBSTORE).split("::") if is_url(store) else ():
         protocol, _, rest = link.partition("://")
         authority = rest.partition("/")[0]

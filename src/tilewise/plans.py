@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def read_amplification(self) -> float:
-        """Bytes decoded for each byte needed: 1 where tiles are whole input chunks."""
+        """Bytes decoded for each byte needed: 1 where tiles are whole input chunks, all within the grid."""
         return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
 
     def with_read_ahead(self, wanted: int, most: int) -> Plan:

@@ -30,6 +30,7 @@ from tilewise.lanes import (
     not_started,
     set_up,
 )
+from tilewise.opened import forget
 from tilewise.workers import (
     WIND_DOWN,
     WORKER_ENVIRONMENT,
@@ -178,11 +179,12 @@ def open_threads(layout: Layout, run: str) -> Iterator[Workers]:
     word = ctypes.c_int(GOES_ON)
     pool = ThreadPoolExecutor(layout.slots, thread_name_prefix="tilewise")
     workers = PoolWorkers([Lane(pool, layout.slots, partial(do, word))], word)
-    try:
-        with hosting.hosted(run, slots=layout.slots, over=partial(is_over, word)):
+    with hosting.hosted(run, slots=layout.slots, over=partial(is_over, word)):
+        try:
             yield workers
-    finally:
-        workers.close()
+        finally:
+            workers.close()
+            forget(run)  # nobody is at work any more with what is open for it
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from tilewise.ledger import Ledger
 from tilewise.limits import Probe
 from tilewise.locking import Lease, Lock
 from tilewise.memory import Workload
-from tilewise.opened import forget
 from tilewise.outcome import OnProgress, Report, Tally
 from tilewise.plans import Plan
 from tilewise.probing import is_worth_it, probed, refined
@@ -73,28 +72,22 @@ class Stream:
     def do(self) -> Report:
         """Try the kernel, write the template unless it is there, do the tiles."""
         program = self._program()
-        try:
-            self._try(program)
-            this, probe = self._probed(program)
-            program = replace(program, read_ahead=this.plan.read_ahead)
-            with fullness_told("the output and its records"):
-                this = this._redone()
-                record, ledger, warnings = this._begun()
-            store = self.work.targets[0].array.store
-            refuse_unseen("the output", self.workers.everywhere(unseen_output, store, record.runs))
-            return this._tiles(program, record, ledger, warnings, probe)
-        finally:
-            forget(program.run)
+        self._try(program)
+        this, probe = self._probed(program)
+        program = replace(program, read_ahead=this.plan.read_ahead)
+        with fullness_told("the output and its records"):
+            this = this._redone()
+            record, ledger, warnings = this._begun()
+        store = self.work.targets[0].array.store
+        refuse_unseen("the output", self.workers.everywhere(unseen_output, store, record.runs))
+        return this._tiles(program, record, ledger, warnings, probe)
 
     def probe(self) -> tuple[Plan, Probe]:
         """Try the kernel, and do a few tiles into a scratch store: the plan that follows, and what they have taken."""
         program = self._program()
-        try:
-            self._try(program)
-            probe = self._probe(program)
-            return self._refined(probe), probe
-        finally:
-            forget(program.run)
+        self._try(program)
+        probe = self._probe(program)
+        return self._refined(probe), probe
 
     def _try(self, program: Program) -> None:
         """Refuse what workers do not see, and a kernel that does not do what it declares."""
@@ -162,6 +155,7 @@ class Stream:
         run.lock.check()  # workers were started, and tiles probed, since it was taken
         if run.earlier is not None:
             record = run.earlier.record.resumed(run.name, now)
+            sidecar.remove_text("report.json")  # of the run before: it must not speak for one that fails
             write_records(run.job, documents)
             record.save(sidecar)
             return record, run.earlier.ledger, environment_changes(run.earlier.record.environment, now)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,17 +142,37 @@ def deaf_to_sigint() -> Iterator[None]:
 
 @contextmanager
 def environment(values: Mapping[str, str], also: Sequence[str] = ()) -> Iterator[None]:
-    """Environment with these values; they, and the names in `also`, are afterwards what they were."""
-    before = {key: os.environ.get(key) for key in (*values, *also)}
-    os.environ.update(values)
+    """Environment with these values; they, and the names in `also`, are afterwards what they were.
+
+    Where several change a variable at a time, it is what it was once the last of them is done.
+    """
+    names = (*values, *also)
+    with _CHANGING:
+        for name in names:
+            _CHANGED.setdefault(name, os.environ.get(name))
+        _CHANGERS.update(names)
+        os.environ.update(values)
     try:
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
+        with _CHANGING:
+            _CHANGERS.subtract(names)
+            for name in names:
+                if not _CHANGERS[name]:
+                    _restore(name, _CHANGED.pop(name))
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+#: How many change each variable of the environment now, and what it was: the environment is process-wide.
+_CHANGERS: Counter[str] = Counter()
+_CHANGED: dict[str, str | None] = {}
+_CHANGING = threading.Lock()
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def test_what_is_required_is_refused_until_it_is_filled_in() -> None:
     ]
     for line in lines:
         assert re.match(r"job.yaml:\d+:\d+: \S+: not a value for this key; got: null; expected: text\. ", line)
-        assert line.endswith("To mend it: give it a value, or remove the key.")
+        assert line.endswith("To mend it: give it a value, or remove the key if it has a default.")
 
 
 def test_descriptions_are_those_of_the_docstrings() -> None:

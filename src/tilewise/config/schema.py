@@ -238,7 +238,7 @@ def _remedy(keys: Keys, value: Any, words: Sequence[str]) -> str:
     if "a list" in words and not isinstance(value, dict | list):
         return f"write it as a list: [{value}]"
     if value is None:
-        return "give it a value, or remove the key"
+        return "give it a value, or remove the key if it has a default"
     return f"mend {dotted(keys) or 'the file'}"
 
 
@@ -246,11 +246,12 @@ def _blamed(error: Exception, given: Mapping[str, Any], at: Keys) -> Keys:
     """The key that an error speaks of, as far as its words tell: dotted, or by its bare name."""
     texts = [error.what, error.got, error.do] if isinstance(error, TilewiseError) else [str(error)]
     ways = list(_ways(given))
-    for depth in range(max(map(len, ways), default=0), 0, -1):
-        for text in texts:
-            for keys in ways:
-                if len(keys) == depth and (_speaks_of((*at, *keys), text) or _speaks_of(keys, text)):
-                    return keys
+    for begin in dict.fromkeys((at, ())):  # a bare name may be no more than a word
+        for depth in range(max(map(len, ways), default=0), 0, -1):
+            for text in texts:
+                for keys in ways:
+                    if len(keys) == depth and _speaks_of((*begin, *keys), text):
+                        return keys
     return ()
 
 
