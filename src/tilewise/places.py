@@ -140,7 +140,10 @@ def without_credentials(store: str, key: str) -> str:
     """
     if not store or "\0" in store:
         raise UnsupportedStoreError(
-            f"{key} is no name of a place", got=repr(store), expected="a path or URL", do=f"mend {key}"
+            f"{key} {'holds a NUL' if store else 'is empty'}",
+            got=repr(store),
+            expected="a path or URL",
+            do=f"mend {key}",
         )
     for link in store.removeprefix(OBSTORE).split("::") if is_url(store) else ():
         protocol, _, rest = link.partition("://")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tilewise import places
-from tilewise.errors import OutputExistsError, ParameterError, ResumeError, UnsupportedStoreError
+from tilewise.errors import OutputExistsError, ParameterError, ResumeError
 from tilewise.folders import Folder, is_partial
 from tilewise.outputs import Output
 from tilewise.runfile import RunRecord
@@ -63,8 +63,6 @@ def check_output(
             got="overwrite and resume",
             do="keep --resume to go on, or --overwrite to start again",
         )
-    if not output.store:
-        raise UnsupportedStoreError("output.store is empty", expected="a path", do="name a folder to write to")
     refuse_overlap("output.store", output.store, inputs)
     folder = Folder(output.store)
     if folder.path is not None:

@@ -117,7 +117,7 @@ class Stream:
             retries=job.retries,
             skip=job.on_error == "skip",
             lease=self.run.lease,
-            device_bytes=memory.shared + memory.slots * memory.per_slot if layout.device == "cuda" else 0,
+            device_bytes=memory.shared + layout.slots * memory.per_slot if layout.device == "cuda" else 0,
         )
 
     def _probed(self, program: Program) -> tuple[Stream, Probe | None]:
