@@ -31,6 +31,13 @@ def facts() -> tuple[int, int, str]:
     return os.getpid(), zarr.config.get("async.concurrency"), getattr(main, "__file__", "")
 
 
+def watched() -> tuple[bool, str]:
+    """Whether this process samples its stacks for the dashboard, and how often its event loop ticks."""
+    import dask.config
+
+    return dask.config.get("distributed.worker.profile.enabled"), dask.config.get("distributed.admin.tick.interval")
+
+
 def die(first: int, *, block_id: tuple[int, ...]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from tasks import facts, lives_with_its_parent, refuse, square
+from tasks import facts, lives_with_its_parent, refuse, square, watched
 from tilewise.clients import open_workers
 from tilewise.cluster import Layout
 from tilewise.errors import ParameterError
@@ -51,6 +51,13 @@ def test_every_block_of_every_window_comes_back_once(kind: str) -> None:
     assert (pid == os.getpid()) == (kind == "threads")
     assert kind == "threads" or not script
     assert before == (zarr.config.get("async.concurrency"), dict(os.environ), dict(vars(sys.modules["__main__"])))
+
+
+def test_a_local_cluster_does_not_watch_itself() -> None:
+    before = watched()
+    with open_workers(LAYOUTS["local"], "test") as workers:
+        assert workers.call(watched) == (False, "1s")
+    assert watched() == before
 
 
 def test_windows_are_asked_for_as_they_are_needed() -> None:
