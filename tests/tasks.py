@@ -34,6 +34,7 @@ def facts() -> tuple[int, int, str]:
 def watched() -> tuple[bool, str]:
     """Whether this process samples its stacks for the dashboard, and how often its event loop ticks."""
     import dask.config
+    import distributed  # noqa: F401 - which brings its defaults
 
     return dask.config.get("distributed.worker.profile.enabled"), dask.config.get("distributed.admin.tick.interval")
 
