@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
@@ -29,6 +30,16 @@ def refuse() -> None:
 def facts() -> tuple[int, int, str]:
     main = sys.modules.get("__mp_main__")
     return os.getpid(), zarr.config.get("async.concurrency"), getattr(main, "__file__", "")
+
+
+def dask_configuration() -> dict[str, Any]:
+    """What a cluster may be told by it; a scheduler itself adds pages to what it shows."""
+    import dask.config
+    import distributed  # noqa: F401 - which brings its defaults
+
+    found = copy.deepcopy(dask.config.get("distributed"))
+    del found["scheduler"]["http"]
+    return found
 
 
 def watched() -> tuple[bool, str]:

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from tasks import facts, lives_with_its_parent, refuse, square, watched
+from tasks import dask_configuration, facts, lives_with_its_parent, refuse, square, watched
 from tilewise.clients import open_workers
 from tilewise.cluster import Layout
 from tilewise.errors import ParameterError
@@ -58,6 +58,16 @@ def test_a_local_cluster_does_not_watch_itself() -> None:
     with open_workers(LAYOUTS["local"], "test") as workers:
         assert workers.call(watched) == (False, "1s")
     assert watched() == before
+
+
+def test_overlapping_local_clusters_leave_the_configuration_alone() -> None:
+    before = dask_configuration()
+    first, second = (open_workers(LAYOUTS["local"], run) for run in ("first", "second"))
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        assert dask_configuration() == before
+    assert dask_configuration() == before
 
 
 def test_windows_are_asked_for_as_they_are_needed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,6 +23,10 @@ SELDOM = {
 }
 
 
+#: Dask's configuration is process-wide, and given back as it was found: one cluster at a time may change it.
+_CONFIGURING = threading.Lock()
+
+
 @contextmanager
 def open_local(layout: Layout, run: str) -> Iterator[Workers]:
     """A LocalCluster of ours, closed at the end."""
@@ -34,8 +39,10 @@ def open_local(layout: Layout, run: str) -> Iterator[Workers]:
     with ExitStack() as stack:
         # The nanny writes these into its own process, which is this one, and leaves them there.
         stack.enter_context(environment(environ, also=("PYTHONHASHSEED", "__DASK_PARENT_PID")))
-        stack.enter_context(dask.config.set({**off, **SELDOM, **spawn, "distributed.scheduler.allowed-failures": 0}))
-        with deaf_to_sigint():  # the thread that starts processes is started here
+        settings = {**off, **SELDOM, **spawn, "distributed.scheduler.allowed-failures": 0}
+        # A cluster keeps the configuration that it begins with. Within deaf_to_sigint, since the thread that starts
+        # processes is started here.
+        with _CONFIGURING, dask.config.set(settings), deaf_to_sigint():
             cluster = stack.enter_context(
                 LocalCluster(
                     n_workers=layout.processes,
