@@ -18,7 +18,7 @@ import zarr
 import _slow_s3
 import _stream
 import tilewise
-from tilewise import places
+from tilewise import access
 
 SHAPE, CHUNK = (8, 512, 1024), (8, 64, 64)
 WAYS: tuple[Any, ...] = (0, 4, "auto")
@@ -26,7 +26,7 @@ WAYS: tuple[Any, ...] = (0, 4, "auto")
 
 def fill(url: str) -> None:
     """Write the input."""
-    group = zarr.create_group(places.zarr_store(url, read_only=False))
+    group = zarr.create_group(access.zarr_store(url, read_only=False))
     array = group.create_array("x", shape=SHAPE, chunks=CHUNK, dtype="float32", dimension_names=("band", "y", "x"))
     with zarr.config.set({"async.concurrency": 32}):
         array[...] = np.random.default_rng(0).standard_normal(SHAPE, dtype="float32")

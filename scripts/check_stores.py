@@ -31,7 +31,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import tilewise
-from tilewise import places
+from tilewise import access
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -224,12 +224,12 @@ def ended(done: threading.Event, thread: threading.Thread, store: str) -> Array:
     """What a store holds once its server is no longer killed."""
     done.set()
     thread.join()
-    return np.asarray(zarr.open_array(places.zarr_store(store, read_only=True), path="norm", mode="r")[...])
+    return np.asarray(zarr.open_array(access.zarr_store(store, read_only=True), path="norm", mode="r")[...])
 
 
 def copy(source: Path, store: str) -> None:
     """Copy a local store to S3 as it is."""
-    to = places.zarr_store(store, read_only=False)
+    to = access.zarr_store(store, read_only=False)
     for file in source.rglob("*"):
         if file.is_file():
             value = default_buffer_prototype().buffer.from_bytes(file.read_bytes())

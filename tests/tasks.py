@@ -42,14 +42,6 @@ def dask_configuration() -> dict[str, Any]:
     return found
 
 
-def watched() -> tuple[bool, str]:
-    """Whether this process samples its stacks for the dashboard, and how often its event loop ticks."""
-    import dask.config
-    import distributed  # noqa: F401 - which brings its defaults
-
-    return dask.config.get("distributed.worker.profile.enabled"), dask.config.get("distributed.admin.tick.interval")
-
-
 def die(first: int, *, block_id: tuple[int, ...]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

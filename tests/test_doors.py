@@ -21,7 +21,7 @@ import contract
 import harness
 import tilewise
 from s3_server import S3Server
-from tilewise import places
+from tilewise import access
 
 #: One whose bits never depend on the tile, and one with a shared input, several outputs and a status.
 EXAMPLES = [next(e for e in contract.examples() if e.kernel.name == name) for name in ("norm", "lstsq")]
@@ -64,7 +64,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory, _s3_server: S3Server, worker
 def write(doors: Doors, store: str, name: str, dims: tuple[str, ...], data: np.ndarray[Any, Any]) -> None:
     chunks = tuple(-(-size // 3) for size in data.shape)
     for where in ("disk", "s3"):
-        group = zarr.create_group(places.zarr_store(doors.place(where, store), read_only=False))
+        group = zarr.create_group(access.zarr_store(doors.place(where, store), read_only=False))
         group.create_array(name, shape=data.shape, dtype=data.dtype, chunks=chunks, dimension_names=dims)[...] = data
 
 
@@ -85,7 +85,7 @@ def streamed(doors: Doors, example: contract.Example, kind: str, source: str, ta
         cluster=doors.cluster(kind),
     )
     tilewise.run(job, overwrite=True)
-    with xr.open_zarr(places.zarr_store(store, read_only=True), chunks=None, mask_and_scale=False) as result:
+    with xr.open_zarr(access.zarr_store(store, read_only=True), chunks=None, mask_and_scale=False) as result:
         return {n: np.array(values) for n, values in result.data_vars.items()}
 
 
@@ -116,7 +116,7 @@ def test_the_lazy_door_agrees(doors: Doors, example: contract.Example, source: s
     signature = harness.declare(example.kernel, example.fields)
     fields = {}
     for n in example.fields:
-        store = places.zarr_store(doors.place(source, f"{example.kernel.name}-{n}.zarr"), read_only=True)
+        store = access.zarr_store(doors.place(source, f"{example.kernel.name}-{n}.zarr"), read_only=True)
         field = xr.open_zarr(store, mask_and_scale=False, consolidated=False)[n]
         cut = {dim: -1 if dim in signature.core[n] else tiles(example)[dim] for dim in field.dims}
         fields[n] = field.chunk(cut)

@@ -13,7 +13,7 @@ import zarr
 import tilewise
 from faults import Copy
 from s3_server import S3Server
-from tilewise import places
+from tilewise import access
 from tilewise.memory import megabytes
 
 SHAPE, CHUNK = (20, 1500, 1000), (20, 250, 250)
@@ -90,7 +90,7 @@ def test_no_process_needs_more_than_the_plan_says(tmp_path: Path, source: str, o
 def test_no_process_needs_more_for_a_remote_job(s3: S3Server, scheme: str) -> None:
     bucket = "memory" + scheme[:2]
     s3.make_bucket(bucket)
-    store = places.zarr_store(f"{scheme}://{bucket}/in.zarr", read_only=False)
+    store = access.zarr_store(f"{scheme}://{bucket}/in.zarr", read_only=False)
     group = zarr.create_group(store)
     options: dict[str, Any] = {"chunks": CHUNK, "compressors": None, "dimension_names": ("band", "y", "x")}
     array = group.create_array("x", shape=(20, 500, 1000), dtype="float64", **options)

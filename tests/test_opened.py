@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import threading
 
+import pytest
+
 from tilewise.opened import forget, opened
 
 
@@ -28,10 +30,9 @@ def test_what_could_not_be_opened_is_tried_again() -> None:
     def refused() -> io.StringIO:
         raise OSError("not now")
 
-    try:
+    with pytest.raises(OSError, match="not now"):
         opened("run", refused)
-    except OSError:
-        found = opened("run", io.StringIO)
+    found = opened("run", io.StringIO)
     forget("run")
     forget("run")
     assert found.closed

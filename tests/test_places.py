@@ -27,7 +27,7 @@ import tilewise
 from faults import Copy
 from s3_server import SECRET, S3Server, serve
 from shared_data import shared
-from tilewise import config, places, probing
+from tilewise import access, config, probing
 from tilewise.errors import (
     ConfigError,
     MissingStoreError,
@@ -68,7 +68,7 @@ def upload(path: str, url: str) -> None:
 
 def put(folder: Folder, name: str, data: bytes) -> None:
     buffer = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(data)
-    zarr.core.sync.sync(places.zarr_store(folder.place, read_only=False).set(name, buffer))
+    zarr.core.sync.sync(access.zarr_store(folder.place, read_only=False).set(name, buffer))
 
 
 def job(
@@ -85,7 +85,7 @@ def job(
 
 
 def read(place: str, name: str = "norm") -> Any:
-    return zarr.open_array(places.zarr_store(place, read_only=True), path=name, mode="r")[...]
+    return zarr.open_array(access.zarr_store(place, read_only=True), path=name, mode="r")[...]
 
 
 def local_result(tmp_path: Path) -> Any:

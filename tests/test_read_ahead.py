@@ -14,7 +14,7 @@ import stores
 import tilewise
 from faults import Copy, FailsAt, NeedsRoom, ShortOfMemory, Waits
 from s3_server import S3Server
-from tilewise import places
+from tilewise import access
 from tilewise.errors import BudgetError, ParameterError, TileError
 from tilewise.limits import Probe
 from tilewise.memory import ALLOCATOR_KEEPS
@@ -117,5 +117,5 @@ def test_bits_behind_a_url_are_the_same_and_local_stores_are_not_read_ahead_of(s
     assert tilewise.run(job).plan.read_ahead == 0
     for ahead in ("auto", 3):
         tilewise.run(replace(job, read_ahead=ahead, output=tilewise.Output(store=f"s3://ahead/{ahead}.zarr")))
-        stored = zarr.open_array(places.zarr_store(f"s3://ahead/{ahead}.zarr", read_only=True), path="copy", mode="r")
+        stored = zarr.open_array(access.zarr_store(f"s3://ahead/{ahead}.zarr", read_only=True), path="copy", mode="r")
         np.testing.assert_array_equal(stored[...], CUBE)

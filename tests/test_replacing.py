@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 import zarr
 
-from tilewise import cf, places
+from tilewise import access, cf
 from tilewise.errors import OutputExistsError, ParameterError, ResumeError
 from tilewise.folders import Folder
 from tilewise.outputs import Output
@@ -32,7 +32,7 @@ def sidecar_of(folder: Folder) -> Folder:
 
 def made_by(run: str, folder: Folder, count: int = 6) -> None:
     """An output as a run makes it."""
-    store = places.zarr_store(folder.place, read_only=False)
+    store = access.zarr_store(folder.place, read_only=False)
     group = zarr.create_group(store, attributes=cf.provenance({"kernel": {"name": "norm"}}, run))
     group.create_array("out", shape=(count,), chunks=(1,), dtype="float32")[...] = 1
 

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from tasks import dask_configuration, facts, lives_with_its_parent, refuse, square, watched
+from tasks import dask_configuration, facts, lives_with_its_parent, refuse, square
 from tilewise.clients import open_workers
 from tilewise.cluster import Layout
 from tilewise.errors import ParameterError
@@ -54,10 +54,12 @@ def test_every_block_of_every_window_comes_back_once(kind: str) -> None:
 
 
 def test_a_local_cluster_does_not_watch_itself() -> None:
-    before = watched()
+    before = dask_configuration()
     with open_workers(LAYOUTS["local"], "test") as workers:
-        assert workers.call(watched) == (False, "1s")
-    assert watched() == before
+        there = workers.call(dask_configuration)
+    assert not there["worker"]["profile"]["enabled"]
+    assert there["admin"]["tick"]["interval"] == "1s"
+    assert dask_configuration() == before
 
 
 def test_overlapping_local_clusters_leave_the_configuration_alone() -> None:

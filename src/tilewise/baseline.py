@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewise import cf, foreign, hosting, machine, places
+from tilewise import access, cf, foreign, hosting, machine, places
 from tilewise.errors import ClusterError
 
 log = logging.getLogger("tilewise")
@@ -64,7 +64,7 @@ def measure_baseline(remote: Sequence[str] = (), run: str = "") -> int:
     from tilewise.preflight import warm_up
 
     warm_up()
-    places.load(filter(places.is_url, remote))
+    access.load(filter(places.is_url, remote))
     for store in remote:
         if not places.is_url(store):
             foreign.load(store)

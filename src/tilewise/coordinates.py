@@ -11,7 +11,7 @@ import numpy.typing as npt
 import zarr
 import zarr.storage
 
-from tilewise import places
+from tilewise import access
 from tilewise.errors import CoordinateError, MissingStoreError
 from tilewise.foreign import ForeignArray
 from tilewise.guarded import close_archive, open_whole
@@ -32,8 +32,8 @@ class ArrayRef:
         """The array, read-only."""
         if self.format == "xarray":
             return ForeignArray.open(self.store, self.path)
-        with places.reaching(self.store), places.quiet():
-            return open_whole(places.zarr_store(self.store, read_only=True), self.path)
+        with access.reaching(self.store), access.quiet():
+            return open_whole(access.zarr_store(self.store, read_only=True), self.path)
 
     def check(self) -> None:
         """Refuse an array that has gone: zarr reads what is not there as the fill value, without a word.
@@ -46,7 +46,7 @@ class ArrayRef:
         if self.format == "xarray":
             return  # an open file stays readable, or fails by itself
         prefix = f"{self.path}/" if self.path else ""
-        if not places.holds_any(self.store, [prefix + name for name in _METADATA]):
+        if not access.holds_any(self.store, [prefix + name for name in _METADATA]):
             raise MissingStoreError(
                 "an array has disappeared since the run began", got=self, do="put it back, and run again"
             )

@@ -20,7 +20,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import ObjectStore
 
-from tilewise import places
+from tilewise import access, places
 from tilewise.errors import StoreAccessError, StoreFullError
 
 #: Seconds after which the last of several writers of one new file behind a URL is known.
@@ -169,7 +169,7 @@ class Folder:
 
     def _is_exclusive(self) -> bool:
         """Whether a file is made by one request that fails where it is there."""
-        return isinstance(places.zarr_store(self.place, read_only=True), ObjectStore)
+        return isinstance(access.zarr_store(self.place, read_only=True), ObjectStore)
 
     def remove_text(self, name: str) -> None:
         """Remove a file in it, where it is there."""
@@ -200,8 +200,8 @@ class Folder:
                 raise
 
     def _call(self, method: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
-        with places.reaching(self.place):
-            return sync(method(places.zarr_store(self.place, read_only=False)))
+        with access.reaching(self.place):
+            return sync(method(access.zarr_store(self.place, read_only=False)))
 
 
 def is_partial(name: str) -> bool:

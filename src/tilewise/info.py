@@ -176,8 +176,8 @@ def info(output: str, *, sidecar: str | None = None) -> Info:
     StoreAccessError
         They cannot be read.
     """
-    store = places.without_credentials(places.local_path(output), "output")
-    place = places.without_credentials(places.local_path(sidecar or f"{store.rstrip('/')}.tilewise"), "sidecar")
+    store = places.checked(places.local_path(output), "output")
+    place = places.checked(places.local_path(sidecar or f"{store.rstrip('/')}.tilewise"), "sidecar")
     return _Reader(Folder(place)).read(store)
 
 

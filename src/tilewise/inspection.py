@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewise import cf, hosting, machine, places
+from tilewise import access, cf, hosting, machine
 from tilewise._version import __version__
 from tilewise.baseline import measure_baseline
 from tilewise.cluster import Ceiling, Device, Layout
@@ -259,7 +259,7 @@ def unseen_output(store: str, runs: Sequence[str]) -> tuple[str, list[tuple[str,
     import zarr
 
     try:
-        opened = places.zarr_store(store, read_only=True)
+        opened = access.zarr_store(store, read_only=True)
         attrs: dict[str, Any] = dict(zarr.open_group(opened, mode="r").attrs)
         made = attrs.get("tilewise", {}).get("run")
     except Exception as error:  # noqa: BLE001 - whatever keeps it from being opened is the answer

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewise import places
+from tilewise import access
 from tilewise.coordinates import Array
 from tilewise.errors import ParameterError, ResumeError
 from tilewise.fields import TileGrid
@@ -281,7 +281,7 @@ class Ledger:
 
     def _read(self, row: int, name: str) -> Array:
         array = self._arrays[name]
-        with places.reaching(self._place), damage_named(f"{self._place}, array {name}"):
+        with access.reaching(self._place), damage_named(f"{self._place}, array {name}"):
             found = np.asarray(array[self._where(row)])
         return found.reshape(*found.shape[: array.ndim - len(self.grid.shape)], -1)
 
@@ -293,7 +293,7 @@ class Ledger:
         if not row.dirty:
             return
         self._guard()
-        with places.reaching(self._place):
+        with access.reaching(self._place):
             for column in self._table:
                 values = row.get(column.name)
                 if values is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
 
-from tilewise import cf, places
+from tilewise import access, cf
 from tilewise.errors import ResumeError, TilewiseError
 from tilewise.fields import TileGrid
 from tilewise.folders import Folder
@@ -27,9 +27,9 @@ def create_group(folder: Folder, grid: TileGrid, attrs: Mapping[str, Any]) -> No
     """A ledger in which every tile is pending; what was there is removed."""
     folder.remove()
     head = {"ledger": VERSION, "dims": grid.dims, "size": grid.size, "tile_shape": grid.tile_shape, "attrs": attrs}
-    with places.reaching(folder.place), places.quiet():
+    with access.reaching(folder.place), access.quiet():
         group = zarr.create_group(
-            places.zarr_store(folder.place, read_only=False),
+            access.zarr_store(folder.place, read_only=False),
             zarr_format=3,
             attributes={"Conventions": "CF-1.11", "title": "tiles of a run", "tilewise": json.loads(cf.to_json(head))},
         )
@@ -99,8 +99,8 @@ def open_group(folder: Folder, *, write: bool) -> tuple[dict[str, zarr.Array[Any
     ResumeError
         It is damaged, or of a version that is not known.
     """
-    with places.reaching(folder.place), damage_named(folder.place):
-        group = zarr.open_group(places.zarr_store(folder.place, read_only=not write), mode="r+" if write else "r")
+    with access.reaching(folder.place), damage_named(folder.place):
+        group = zarr.open_group(access.zarr_store(folder.place, read_only=not write), mode="r+" if write else "r")
         head: Any = group.attrs["tilewise"]
         if head["ledger"] != VERSION:
             raise ResumeError(

@@ -17,7 +17,7 @@ import zarr
 import zarr.errors
 from numcodecs.registry import get_codec
 
-from tilewise import foreign, nodes, places
+from tilewise import access, foreign, nodes, places
 from tilewise.coordinates import ArrayRef
 from tilewise.errors import MissingStoreError, MissingVariableError, UnsupportedStoreError
 
@@ -88,7 +88,7 @@ def open_members(name: str, store: str, wanted: Sequence[str] = ()) -> Variable 
         There is nothing, or nothing that can be read.
     """
     if places.is_url(store):
-        places.load([store])  # one request by itself: of several at once, zarr leaves those that fail second behind
+        access.load([store])  # one request by itself: of several at once, zarr leaves those that fail second behind
     elif not places.exists(store):
         raise MissingStoreError(
             f"input {name!r} is not there",
@@ -138,8 +138,8 @@ def _way_in(name: str, store: str, inner: Sequence[str]) -> str:
 
 def _open(store: str) -> zarr.Array[Any] | zarr.Group:
     """The node at a place; without its consolidated metadata where one array in it cannot be understood."""
-    opened = places.zarr_store(store, read_only=True)
-    with places.quiet():
+    opened = access.zarr_store(store, read_only=True)
+    with access.quiet():
         try:
             return zarr.open(opened, mode="r")
         except UNREADABLE:
@@ -170,7 +170,7 @@ class _ZarrMembers:
     def get(self, path: str) -> Variable | None:
         inner = path.removeprefix(f"{self.group.path}/") if self.group.path else path
         try:
-            with places.quiet():
+            with access.quiet():
                 # What is read is the array itself: consolidated metadata may be older than it.
                 found = self._unconsolidated[inner]
         except KeyError:

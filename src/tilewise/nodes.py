@@ -10,7 +10,7 @@ import zarr.errors
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
-from tilewise import places
+from tilewise import access
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray")
 #: Folders that are looked into for nodes.
@@ -21,7 +21,7 @@ def first_on_the_way(store: str, path: str) -> zarr.Array[Any] | zarr.Group | No
     """The node nearest to the root on the way down to a path; None where there is none."""
     parts = path.strip("/").split("/")
     for count in range(1, len(parts) + 1):
-        found = _open("/".join(parts[:count]), places.zarr_store(store, read_only=True))
+        found = _open("/".join(parts[:count]), access.zarr_store(store, read_only=True))
         if found is not None:
             return found
     return None
@@ -41,7 +41,7 @@ def _open(path: str, store: Store) -> zarr.Array[Any] | zarr.Group | None:
 
 def uppermost(store: str) -> list[str]:
     """Paths of the nodes that lie under no other, sorted; a bounded number of folders is looked into."""
-    return sorted(sync(_uppermost(places.zarr_store(store, read_only=True))))
+    return sorted(sync(_uppermost(access.zarr_store(store, read_only=True))))
 
 
 async def _uppermost(store: Store) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewise import places
+from tilewise import access
 from tilewise.folders import Folder
 from tilewise.limits import FEWEST, Probe, probe_grid, probe_numbers
 from tilewise.memory import Workload
@@ -36,7 +36,7 @@ def probed(program: Program, work: Workload, plan: Plan, output: Output, scratch
     sources = list(work.sources.values())
     targets = lay_out(there, work.signature.outputs, sources, work.signature.tile_dims)
     aside = replace(program, targets=targets, grid=grid, lease=None)
-    with places.reaching(folder.place):
+    with access.reaching(folder.place):
         try:
             create(there, targets, [], {})
             measured = workers.call(measure, program.ticket(), aside.ticket(), probe_numbers(grid))

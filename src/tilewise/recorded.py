@@ -66,7 +66,7 @@ class Recorded:
             There are none, or they are damaged.
         """
         output = places.local_path(str(output)).rstrip("/")
-        places.without_credentials(output, "output")
+        places.checked(output, "output")
         folder = Folder(places.local_path(str(sidecar)) if sidecar else f"{output}.tilewise")
         if not folder.exists():
             raise ResumeError(

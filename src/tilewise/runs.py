@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tilewise import places
+from tilewise import access
 from tilewise.baseline import measure_baseline, remember
 from tilewise.clients import reach
 from tilewise.cluster import Layout
@@ -200,7 +200,7 @@ def _readable(this: Run) -> Workload:
 def _written(name: str, source: Any, scratch: Folder) -> Source:
     if source.in_memory:
         describe(name, source)
-        with places.reaching(scratch.place):
+        with access.reaching(scratch.place):
             source = spill(name, source, scratch)
     return find(name, source)
 

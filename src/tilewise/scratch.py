@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
-from tilewise import places
+from tilewise import access
 from tilewise.errors import UnsupportedStoreError
 from tilewise.fields import FieldSpec
 from tilewise.folders import Folder
@@ -40,7 +40,7 @@ def spill(name: str, source: Input, folder: Folder) -> Input:
     data = labelled(name, source)
     dims = _dims(data)
     place = folder.child(f"{name}.zarr").place
-    store = places.zarr_store(place, read_only=False)
+    store = access.zarr_store(place, read_only=False)
     if isinstance(source.store, np.ndarray):
         array = zarr.create_array(
             store, shape=data.shape, dtype=data.dtype.newbyteorder("="), chunks=_chunks(data), dimension_names=dims
@@ -55,7 +55,7 @@ def spill(name: str, source: Input, folder: Folder) -> Input:
         dataset = dataset.chunk(chunks)
     encoding = {variable: {"chunks": tuple(chunks.values())}}
     try:
-        with places.quiet():
+        with access.quiet():
             dataset.to_zarr(store, zarr_format=3, consolidated=False, mode="w", encoding=encoding)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnsupportedStoreError(

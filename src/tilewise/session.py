@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tilewise import hosting, places
+from tilewise import access, hosting
 from tilewise.coordinates import Array, close
 from tilewise.damage import unreadable
 from tilewise.errors import LockedError, MissingStoreError
@@ -137,7 +137,7 @@ class Session:
 
     def _read_once(self, name: str, box: tuple[slice, ...], out: Array) -> None:
         source = self.program.sources[name]
-        with places.reaching(source.arrays[0].store):
+        with access.reaching(source.arrays[0].store):
             read_box(self.inputs[name], source.stacked, box, out, source.decodings)
         for ref in source.arrays:
             ref.check()
@@ -263,7 +263,7 @@ class Session:
     def _write_target(self, target: Target, tile: Tile, values: Array, look: Callable[[], None]) -> None:
         name = target.spec.name
         box = concrete(tile.slices(target.spec.dims), target.spec.shape)
-        with places.reaching(target.array.store):
+        with access.reaching(target.array.store):
             if name not in self._outputs:
                 self._outputs[name] = open_target(target.array)
             write_box(self._outputs[name], box, values, target.packing, look)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewise import places
+from tilewise import access, places
 from tilewise.coordinates import ArrayRef, Coordinate
 from tilewise.decoding import Decoding, ValidRange, decoding
 from tilewise.errors import (
@@ -67,7 +67,7 @@ class Input:
             object.__setattr__(self, "store", str(self.store))
         if isinstance(self.store, str):
             object.__setattr__(self, "store", places.local_path(self.store))
-            places.without_credentials(self.store, "the store of an input")
+            places.checked(self.store, "the store of an input")
         if self.variable is not None and self.variables is not None:
             raise DimensionError(
                 "an input names both one variable and several",
@@ -145,7 +145,7 @@ def find(name: str, source: Input) -> Source:
     MissingStoreError, MissingVariableError, UnsupportedStoreError, DTypeError, DimensionError, StoreAccessError
         There is nothing to read, or it cannot be read as numbers with named dimensions.
     """
-    with places.reaching(str(source.store)):
+    with access.reaching(str(source.store)):
         return _find(name, source, places.absolute(str(source.store)))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 from zarr.core.buffer.cpu import NDBuffer
 
-from tilewise import cf, places
+from tilewise import access, cf
 from tilewise.coordinates import Array, ArrayRef, Coordinate
 from tilewise.decoding import Decoding
 from tilewise.foreign import ForeignArray
@@ -35,12 +35,12 @@ def create(output: Output, targets: Iterable[Target], sources: Sequence[Source],
 
     Nothing may be there any more: `clear` has seen to that.
     """
-    with places.reaching(output.store):
+    with access.reaching(output.store):
         _create(output, targets, sources, attrs)
 
 
 def _create(output: Output, targets: Iterable[Target], sources: Sequence[Source], attrs: Mapping[str, Any]) -> None:
-    group = zarr.create_group(places.zarr_store(output.store, read_only=False), zarr_format=3, attributes=dict(attrs))
+    group = zarr.create_group(access.zarr_store(output.store, read_only=False), zarr_format=3, attributes=dict(attrs))
     coordinates: dict[str, Coordinate] = {}
     for source in sources:
         for name, coordinate in source.coordinates.items():
@@ -53,7 +53,7 @@ def _create(output: Output, targets: Iterable[Target], sources: Sequence[Source]
             if coordinate.name not in written:
                 _copy_coordinate(group, coordinate)
                 written.add(coordinate.name)
-    with places.quiet():
+    with access.quiet():
         zarr.consolidate_metadata(group.store)
 
 
@@ -87,7 +87,7 @@ def _copy_coordinate(group: zarr.Group, coordinate: Coordinate) -> None:
     source = coordinate.array.open()
     dtype = source.dtype if source.dtype.kind in "OT" else source.dtype.newbyteorder("=")
     fill = coordinate.attrs.get("_FillValue")
-    with places.quiet():
+    with access.quiet():
         array = group.create_array(
             coordinate.name,
             shape=source.shape,
@@ -119,7 +119,7 @@ def encoded_fill(fill: Any, dtype: Any) -> dict[str, Any]:
 
 def open_target(target: ArrayRef) -> zarr.Array[Any]:
     """The array of an output, for writing: all-fill chunks are written, so that they differ from missing ones."""
-    store = UnreadWrites(places.zarr_store(target.store, read_only=False))
+    store = UnreadWrites(access.zarr_store(target.store, read_only=False))
     array = zarr.open_array(store, path=target.path, mode="r+")
     # open_array takes a config only for an array that it creates.
     return array.with_config({"write_empty_chunks": True})

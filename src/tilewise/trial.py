@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from zarr.core.buffer.cpu import NDBuffer
 
-from tilewise import hosting, places
+from tilewise import access, hosting
 from tilewise.errors import TileError, TilewiseError
 from tilewise.fields import Tile
 from tilewise.limits import PROBE_SECONDS, Measured
@@ -112,7 +112,7 @@ def _read_by_hand(session: Session, tile: Tile) -> tuple[float, int]:
 def _box_seconds(session: Session, name: str, box: Sequence[slice]) -> float:
     source = session.program.sources[name]
     arrays = session.inputs[name][box[0]] if source.stacked else session.inputs[name]
-    with places.reaching(source.arrays[0].store):
+    with access.reaching(source.arrays[0].store):
         return sum(_read_seconds(array, box[1:] if source.stacked else box) for array in arrays)
 
 
@@ -147,7 +147,7 @@ def _write_by_hand(session: Session, tile: Tile) -> tuple[float, int]:
     values = session.outputs(tile)
     for target in session.program.targets:
         box = concrete(tile.slices(target.spec.dims), target.spec.shape)
-        with places.reaching(target.array.store):
+        with access.reaching(target.array.store):
             array = open_target(target.array)
             for part in write_units(box, target.unit):
                 local = [slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True)]

@@ -20,7 +20,7 @@ import zarr.storage
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.sync import sync
 
-from tilewise import places
+from tilewise import access
 from tilewise.coordinates import Array, ArrayRef
 from tilewise.errors import MissingStoreError
 from tilewise.outputs import Target
@@ -59,7 +59,7 @@ class Units:
     def __init__(self, ref: ArrayRef) -> None:
         self.name = ref.path
         self._ref = ref
-        self._store = places.zarr_store(ref.store, read_only=True)
+        self._store = access.zarr_store(ref.store, read_only=True)
         metadata = self._fetch("zarr.json")
         if metadata is None:
             raise MissingStoreError("an output has no metadata", got=ref, do=_ANEW)
@@ -162,7 +162,7 @@ class Units:
 
     def _fetch(self, key: str) -> Buffer | None:
         path = f"{self._ref.path}/{key}" if self._ref.path else key
-        with places.reaching(self._ref.store):
+        with access.reaching(self._ref.store):
             found: Buffer | None = sync(self._store.get(path, default_buffer_prototype()))
         return found
 
@@ -180,12 +180,12 @@ class Units:
     def _opened(self, units: dict[str, Buffer]) -> zarr.Array[Any]:
         """The array with the write units of a mapping, which may change."""
         units["zarr.json"] = self._metadata
-        with places.quiet():
+        with access.quiet():
             return zarr.open_array(zarr.storage.MemoryStore(units, read_only=True), mode="r")
 
     def read(self, box: Sequence[slice]) -> Array:
         """Stored numbers of a box."""
-        with places.reaching(self._ref.store), places.quiet():
+        with access.reaching(self._ref.store), access.quiet():
             array = zarr.open_array(self._store, path=self._ref.path, mode="r")
             return np.asarray(array[tuple(box)])
 

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import product
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -246,13 +247,14 @@ def _blamed(error: Exception, given: Mapping[str, Any], at: Keys) -> Keys:
     """The key that an error speaks of, as far as its words tell: dotted, or by its bare name."""
     texts = [error.what, error.got, error.do] if isinstance(error, TilewiseError) else [str(error)]
     ways = list(_ways(given))
-    for begin in dict.fromkeys((at, ())):  # a bare name may be no more than a word
-        for depth in range(max(map(len, ways), default=0), 0, -1):
-            for text in texts:
-                for keys in ways:
-                    if len(keys) == depth and _speaks_of((*begin, *keys), text):
-                        return keys
-    return ()
+    depths = range(max(map(len, ways), default=0), 0, -1)
+    # With what stands above it first: a bare name may be no more than a word.
+    found = (
+        keys
+        for begin, depth, text, keys in product(dict.fromkeys((at, ())), depths, texts, ways)
+        if len(keys) == depth and _speaks_of((*begin, *keys), text)
+    )
+    return next(found, ())
 
 
 def _speaks_of(keys: Keys, text: str) -> bool:
